@@ -1,6 +1,5 @@
 /* weft/json.h -- JSON with limits: a scanner that finds the spans of an object's members
- * in one pass under a depth and node budget, trees for small values (cJSON inside), and
- * a writer.  A NUL in a string, a lone surrogate, invalid UTF-8, a duplicate top-level
+ * in one pass under a depth and node budget, trees, and a writer.  A NUL in a string, a lone surrogate, invalid UTF-8, a duplicate top-level
  * key, trailing text: refused with the byte position. */
 #ifndef WEFT_JSON_H
 #define WEFT_JSON_H
@@ -52,7 +51,8 @@ WEFT_API weft_json_span weft_json_scan_member(const weft_json_scan *scan, const 
 WEFT_API size_t weft_json_scan_error_at(const weft_json_scan *scan);     /* byte offset */
 WEFT_API const char *weft_json_scan_reason(const weft_json_scan *scan); /* static text */
 
-/* ---- trees: for values that passed the limits (parse scans first by itself). */
+/* ---- trees: parse scans first by itself, so the same limits and grammar hold.  Of equal
+ * names below the root the last one counts, as in Python. */
 typedef struct weft_json weft_json; /* read-only tree node */
 /* Parses text[len]; trailing text is refused.  Caller frees the root.
  * Errors: PROTO, LIMIT, NOMEM, TRUNCATED; why (may be NULL) says position and reason. */
@@ -78,6 +78,7 @@ typedef struct weft_json_writer {
   size_t len, cap;
   weft_err err;
   uint64_t comma; /* private */
+  uint64_t kinds; /* private */
   unsigned depth; /* private; at most 60 */
 } weft_json_writer;
 WEFT_API void weft_jw_init(weft_json_writer *w);
@@ -92,7 +93,8 @@ WEFT_API void weft_jw_i64(weft_json_writer *w, const char *key, int64_t v);
 WEFT_API void weft_jw_bool(weft_json_writer *w, const char *key, bool v);
 WEFT_API void weft_jw_null(weft_json_writer *w, const char *key);
 WEFT_API void weft_jw_raw(weft_json_writer *w, const char *key, const char *json, size_t len);
-/* Ends writing: *out is NUL-terminated text that the caller free()s.  Errors: NOMEM. */
+/* Ends writing: *out is NUL-terminated text that the caller free()s; len may be NULL.
+ * Errors: NOMEM, LIMIT (depth), STATE (unbalanced). */
 WEFT_API weft_err weft_jw_take(weft_json_writer *w, char **out, size_t *len) WEFT_MUST_USE;
 
 WEFT_END_DECLS
