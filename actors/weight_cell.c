@@ -1,0 +1,65 @@
+#include "weft/checked.h"
+#include "weight_store.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct wefti_cell {
+  /* Entries of snapshots and of one staged set.  ref: relaxed, the caller has one
+   * already; unref: acq_rel, so that who takes it to 0 sees all earlier uses ended. */
+  atomic_uint refs;
+  weft_memory *memory;
+  weft_extent extent;
+  int64_t shape[]; /* [ndim], then the name */
+};
+
+weft_err wefti_cell_create(const weft_tensor *want, weft_memory *memory,
+                           const weft_extent *extent, wefti_entry *out)
+{
+  const size_t name_len = strlen(want->name);
+  size_t size;
+  if (want->ndim > WEFT_NDIM_MAX ||
+      weft_size_add(sizeof(wefti_cell) + want->ndim * sizeof(int64_t), name_len + 1,
+                    &size) != WEFT_OK) {
+    return WEFT_E_OVERFLOW;
+  }
+  wefti_cell *cell = malloc(size);
+  if (!cell) {
+    return WEFT_E_NOMEM;
+  }
+  atomic_init(&cell->refs, 1);
+  cell->memory = memory;
+  cell->extent = *extent;
+  if (want->ndim > 0) {
+    memcpy(cell->shape, want->shape, want->ndim * sizeof(int64_t));
+  }
+  char *name = (char *)(cell->shape + want->ndim);
+  memcpy(name, want->name, name_len + 1);
+  out->t = *want;
+  out->t.name = name;
+  out->t.shape = cell->shape;
+  out->t.data = extent->ptr;
+  out->cell = cell;
+  return WEFT_OK;
+}
+
+wefti_cell *wefti_cell_ref(wefti_cell *cell)
+{
+  atomic_fetch_add_explicit(&cell->refs, 1, memory_order_relaxed);
+  return cell;
+}
+
+void wefti_cell_unref(wefti_cell *cell)
+{
+  if (!cell || atomic_fetch_sub_explicit(&cell->refs, 1, memory_order_acq_rel) != 1) {
+    return;
+  }
+  weft_memory_free(cell->memory, &cell->extent);
+  free(cell);
+}
+
+const weft_extent *wefti_cell_extent(const wefti_cell *cell)
+{
+  return &cell->extent;
+}
