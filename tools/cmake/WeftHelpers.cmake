@@ -84,6 +84,8 @@ function(weft_fuzz name component)
   endif()
 endfunction()
 
+# The installed package: headers, static libraries, a CMake config and a pkg-config file that
+# name everything the libraries need in turn.
 function(weft_install_package)
   set(dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
   install(EXPORT weft-targets NAMESPACE weft:: DESTINATION ${dir})
@@ -93,11 +95,16 @@ function(weft_install_package)
   write_basic_package_version_file(${PROJECT_BINARY_DIR}/weft-config-version.cmake
     COMPATIBILITY SameMinorVersion)   # 0.x: minor is breaking
   file(RELATIVE_PATH WEFT_PC_UP /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
+  set(WEFT_PC_LLHTTP "")
+  if(LLHTTP_LIBRARY)
+    set(WEFT_PC_LLHTTP -lllhttp)
+  endif()
   configure_file(${PROJECT_SOURCE_DIR}/tools/cmake/weft.pc.in
     ${PROJECT_BINARY_DIR}/weft.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/weft-config.cmake
     ${PROJECT_BINARY_DIR}/weft-config-version.cmake
-    ${PROJECT_SOURCE_DIR}/tools/cmake/FindLibev.cmake DESTINATION ${dir})
+    ${PROJECT_SOURCE_DIR}/tools/cmake/FindLibev.cmake
+    ${PROJECT_SOURCE_DIR}/tools/cmake/FindLlhttp.cmake DESTINATION ${dir})
   install(FILES ${PROJECT_BINARY_DIR}/weft.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endfunction()

@@ -1,0 +1,312 @@
+/* weft info, status, abort, checksum: one question, one answer. */
+#include "cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_tensor(const weft_json *t)
+{
+  const weft_json *const shape = weft_json_get(t, "shape");
+  const weft_json *dim;
+  printf("  %-10s [", cli_str(t, "dtype", "?"));
+  for (dim = weft_json_first(shape); dim != NULL; dim = weft_json_next(dim)) {
+    int64_t n = 0;
+    (void)weft_json_i64(dim, &n);
+    printf("%s%lld", dim == weft_json_first(shape) ? "" : ",", (long long)n);
+  }
+  printf("]  %s  %s\n", cli_str(t, "digest", "-"), cli_str(t, "name", "?"));
+}
+
+static int info_tensors(const cli_opts *opts, cli_http *http)
+{
+  cli_reply reply;
+  weft_json *tree = NULL;
+  const int code = cli_get_json(opts, http, "/weights", &reply, &tree);
+  if (code != CLI_DONE) {
+    return code;
+  }
+  if (opts->json) {
+    cli_print_json(reply.body, reply.len);
+  } else {
+    const weft_json *const list = weft_json_get(tree, "tensors");
+    const weft_json *t;
+    for (t = weft_json_first(list); t != NULL; t = weft_json_next(t)) {
+      print_tensor(t);
+    }
+  }
+  weft_json_free(tree);
+  cli_reply_fini(&reply);
+  return CLI_DONE;
+}
+
+/* Sizes of the first worker that has them: all hold the same set or a shard of it. */
+static const weft_json *any_worker(const weft_json *status)
+{
+  return weft_json_first(weft_json_get(status, "workers"));
+}
+
+static void info_print(const cli_opts *opts, const weft_json *status)
+{
+  const weft_json *const worker = any_worker(status);
+  char size[32];
+  if (opts->json) {
+    weft_json_writer w;
+    char *text = NULL;
+    size_t len = 0;
+    weft_jw_init(&w);
+    weft_jw_object(&w, NULL);
+    weft_jw_str(&w, "version", cli_str(status, "version", ""));
+    weft_jw_u64(&w, "sequence", cli_u64(status, "sequence"));
+    weft_jw_u64(&w, "weights_sequence", cli_u64(status, "weights_sequence"));
+    weft_jw_str(&w, "digest", weft_json_str(weft_json_get(status, "digest")));
+    weft_jw_u64(&w, "tensors", cli_u64(worker, "tensors"));
+    weft_jw_u64(&w, "bytes", cli_u64(worker, "bytes"));
+    weft_jw_bool(&w, "ready", weft_json_bool(weft_json_get(status, "ready"), false));
+    weft_jw_end(&w);
+    if (weft_jw_take(&w, &text, &len) == WEFT_OK) {
+      cli_print_json(text, len);
+      free(text);
+    }
+    return;
+  }
+  printf("version  %s%s\n", cli_str(status, "version", ""),
+         weft_json_bool(weft_json_get(status, "declared"), true) ? ""
+                                                                 : " (not declared)");
+  printf("sequence %llu, weights %llu\n", (unsigned long long)cli_u64(status, "sequence"),
+         (unsigned long long)cli_u64(status, "weights_sequence"));
+  printf("digest   %s\n", cli_str(status, "digest", "none"));
+  printf("size     %llu tensors, %s on each worker\n",
+         (unsigned long long)cli_u64(worker, "tensors"),
+         cli_bytes(cli_u64(worker, "bytes"), size, sizeof size));
+}
+
+int cmd_info(const cli_opts *opts)
+{
+  cli_http *const http = cli_http_create(opts);
+  cli_reply reply;
+  weft_json *tree = NULL;
+  if (http == NULL) {
+    return CLI_USAGE;
+  }
+  int code = cli_get_json(opts, http, "/weight_status", &reply, &tree);
+  if (code == CLI_DONE) {
+    info_print(opts, tree);
+    weft_json_free(tree);
+    cli_reply_fini(&reply);
+    code = opts->tensors ? info_tensors(opts, http) : CLI_DONE;
+  }
+  cli_http_destroy(http);
+  return code;
+}
+
+static void status_print(const weft_json *status)
+{
+  const weft_json *const session = weft_json_get(status, "session");
+  const weft_json *const list = weft_json_get(status, "workers");
+  const weft_json *v;
+  char size[32];
+  printf("engine   %s, boot %s\n", cli_str(status, "engine_id", "?"),
+         cli_str(status, "boot_id", "?"));
+  const bool ready = weft_json_bool(weft_json_get(status, "ready"), false);
+  printf("state    %s%s, %s%s%s\n", cli_str(status, "state", "?"),
+         weft_json_bool(weft_json_get(status, "paused"), false) ? ", paused" : "",
+         ready ? "ready" : "not ready", ready ? "" : ": ",
+         ready ? "" : cli_str(status, "reason", "no reason given"));
+  if (weft_json_kind_of(session) == WEFT_JSON_OBJECT) {
+    printf("session  %s, %s, open for %.1f s\n", cli_str(session, "id", "?"),
+           cli_str(session, "state", "?"),
+           (double)cli_u64(session, "started_ms_ago") / 1000.0);
+  } else {
+    puts("session  none");
+  }
+  printf("events   %s\ncontrol  %s\n", cli_str(status, "events", "none"),
+         cli_str(status, "control", "none"));
+  for (v = weft_json_first(list); v != NULL; v = weft_json_next(v)) {
+    printf("worker %-2llu %s, %s, pid %llu, sequence %llu, %s, %s",
+           (unsigned long long)cli_u64(v, "rank"), cli_str(v, "state", "?"),
+           cli_str(v, "phase", "?"), (unsigned long long)cli_u64(v, "pid"),
+           (unsigned long long)cli_u64(v, "sequence"),
+           cli_bytes(cli_u64(v, "bytes"), size, sizeof size),
+           cli_str(v, "digest", "no digest"));
+    if (cli_u64(v, "expected") > 0) {
+      printf(", %llu of %llu bytes received", (unsigned long long)cli_u64(v, "received"),
+             (unsigned long long)cli_u64(v, "expected"));
+    }
+    putchar('\n');
+  }
+}
+
+int cmd_status(const cli_opts *opts)
+{
+  cli_http *const http = cli_http_create(opts);
+  cli_reply reply;
+  weft_json *tree = NULL;
+  if (http == NULL) {
+    return CLI_USAGE;
+  }
+  const int code = cli_get_json(opts, http, "/weight_status", &reply, &tree);
+  if (code == CLI_DONE) {
+    if (opts->json) {
+      cli_print_json(reply.body, reply.len);
+    } else {
+      info_print(opts, tree);
+      status_print(tree);
+    }
+    weft_json_free(tree);
+    cli_reply_fini(&reply);
+  }
+  cli_http_destroy(http);
+  return code;
+}
+
+int cmd_abort(const cli_opts *opts)
+{
+  cli_http *const http = cli_http_create(opts);
+  weft_json_writer w;
+  char *body = NULL;
+  size_t len = 0;
+  cli_reply reply;
+  int code = CLI_DONE;
+  if (http == NULL) {
+    return CLI_USAGE;
+  }
+  weft_jw_init(&w);
+  weft_jw_object(&w, NULL);
+  weft_jw_str(&w, "reason", opts->reason != NULL ? opts->reason : "weft abort");
+  weft_jw_end(&w);
+  if (weft_jw_take(&w, &body, &len) != WEFT_OK) {
+    cli_warn("abort: out of memory or no UTF-8 in --reason");
+    cli_http_destroy(http);
+    return CLI_USAGE;
+  }
+  cli_http_do(http,
+              &(cli_call){ .method = "POST",
+                           .path = "/abort_weight_update",
+                           .body = body,
+                           .timeout_s = opts->timeout_s },
+              &reply);
+  if (reply.status != 200) {
+    code = cli_failed(opts, http, "abort", &reply);
+  } else if (opts->json) {
+    cli_print_json(reply.body, reply.len);
+  } else {
+    puts("session ended; weights and version are as they were");
+  }
+  cli_reply_fini(&reply);
+  free(body);
+  cli_http_destroy(http);
+  return code;
+}
+
+/* The {"checksums":{…}} object of a file that checksum --json wrote, as JSON text for the
+ * server's compare.  NULL: said on stderr. */
+static char *compare_body(const char *path)
+{
+  enum { MAX = 256 * 1024 * 1024 };
+  static const char head[] = "{\"action\":\"compare\",\"baseline\":";
+  FILE *const f = fopen(path, "re");
+  char *text = NULL;
+  size_t len = 0;
+  size_t cap = 0;
+  while (f != NULL && !feof(f) && !ferror(f) && len < MAX) {
+    if (len == cap) {
+      char *const more = realloc(text, cap + 65536);
+      if (more == NULL) {
+        break;
+      }
+      text = more;
+      cap += 65536;
+    }
+    len += fread(text + len, 1, cap - len, f);
+  }
+  const bool read = f != NULL && feof(f) != 0;
+  if (f != NULL) {
+    (void)fclose(f); /* only read */
+  }
+  weft_json_scan *scan = NULL;
+  char *body = NULL;
+  if (read && text != NULL && weft_json_scan_create(NULL, &scan) == WEFT_OK &&
+      weft_json_scan_feed(scan, text, len) == WEFT_OK &&
+      weft_json_scan_end(scan) == WEFT_OK) {
+    const weft_json_span span = weft_json_scan_member(scan, "checksums");
+    if (span.kind == WEFT_JSON_OBJECT) {
+      body = malloc(sizeof head + span.len + 1);
+    }
+    if (body != NULL) {
+      memcpy(body, head, sizeof head - 1);
+      memcpy(body + sizeof head - 1, text + span.at, span.len);
+      memcpy(body + sizeof head - 1 + span.len, "}", 2);
+    }
+  }
+  if (body == NULL) {
+    cli_warn("--compare %s: %s", path,
+             read ? "holds no {\"checksums\":{...}} as checksum --json prints it"
+                  : "cannot be read");
+  }
+  weft_json_scan_destroy(scan);
+  free(text);
+  return body;
+}
+
+static int checksum_print(const cli_opts *opts, const cli_reply *reply,
+                          const weft_json *tree)
+{
+  const weft_json *v;
+  if (opts->json) {
+    cli_print_json(reply->body, reply->len);
+  }
+  if (opts->compare != NULL) {
+    const weft_json *const list = weft_json_get(tree, "mismatches");
+    const bool match = weft_json_bool(weft_json_get(tree, "match"), false);
+    if (!opts->json) {
+      for (v = weft_json_first(list); v != NULL; v = weft_json_next(v)) {
+        printf("%s: differs\n", weft_json_str(v) != NULL ? weft_json_str(v) : "?");
+      }
+      puts(match ? "all tensors match" : "tensors differ");
+    }
+    return match ? CLI_DONE : CLI_REFUSED;
+  }
+  if (!opts->json) {
+    v = weft_json_first(weft_json_get(tree, "checksums"));
+    for (; v != NULL; v = weft_json_next(v)) {
+      printf("%s  %s\n", weft_json_str(v) != NULL ? weft_json_str(v) : "?",
+             weft_json_key(v));
+    }
+  }
+  return CLI_DONE;
+}
+
+int cmd_checksum(const cli_opts *opts)
+{
+  static const char checksum[] = "{\"action\":\"checksum\"}";
+  cli_http *const http = cli_http_create(opts);
+  char *const compare = opts->compare != NULL ? compare_body(opts->compare) : NULL;
+  weft_json *tree = NULL;
+  cli_reply reply;
+  weft_why why = { .err = WEFT_OK };
+  int code = CLI_USAGE;
+  if (http == NULL || (opts->compare != NULL && compare == NULL)) {
+    goto out;
+  }
+  cli_http_do(http,
+              &(cli_call){ .method = "POST",
+                           .path = "/weight_checker",
+                           .body = compare != NULL ? compare : checksum,
+                           .timeout_s = opts->timeout_s },
+              &reply);
+  if (reply.status != 200) {
+    code = cli_failed(opts, http, "checksum", &reply);
+  } else if (weft_json_parse(reply.body, reply.len, NULL, &tree, &why) != WEFT_OK) {
+    cli_warn("checksum: the answer is no JSON: %s", why.text);
+    code = CLI_REFUSED;
+  } else {
+    code = checksum_print(opts, &reply, tree);
+  }
+  weft_json_free(tree);
+  cli_reply_fini(&reply);
+out:
+  free(compare);
+  cli_http_destroy(http);
+  return code;
+}
