@@ -1,0 +1,165 @@
+#include "weft/digest.h"
+
+#include <assert.h>
+#include <openssl/evp.h>
+#include <stdalign.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_STATIC_LINKING_ONLY /* XXH3_state_t as a complete type */
+#include <xxhash.h>
+/* The library's own choice of AVX2 or AVX-512 at run time, where it is packaged. */
+#if defined(__x86_64__) && defined(__has_include)
+#if __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>
+#endif
+#endif
+
+struct weft_hasher {
+  alignas(64) XXH3_state_t state;
+};
+
+static weft_digest from_xxh(XXH128_hash_t h)
+{
+  return (weft_digest){ h.high64, h.low64 };
+}
+
+weft_hasher *weft_hasher_create(void)
+{
+  weft_hasher *h = aligned_alloc(alignof(weft_hasher), sizeof *h);
+  if (h != NULL) {
+    weft_hasher_reset(h);
+  }
+  return h;
+}
+
+void weft_hasher_destroy(weft_hasher *h)
+{
+  free(h);
+}
+
+void weft_hasher_reset(weft_hasher *h)
+{
+  memset(&h->state, 0, sizeof h->state); /* reset reads the seed that was there before */
+  (void)XXH3_128bits_reset(&h->state);
+}
+
+void weft_hasher_update(weft_hasher *h, const void *data, size_t len)
+{
+  if (len > 0) {
+    (void)XXH3_128bits_update(&h->state, data, len);
+  }
+}
+
+weft_digest weft_hasher_value(const weft_hasher *h)
+{
+  return from_xxh(XXH3_128bits_digest(&h->state));
+}
+
+weft_digest weft_digest_of(const void *data, size_t len)
+{
+  return from_xxh(XXH3_128bits(len == 0 ? "" : data, len));
+}
+
+static void add_le(weft_hasher *h, uint64_t v, unsigned bytes)
+{
+  uint8_t le[8];
+  for (unsigned i = 0; i < bytes; i++) {
+    le[i] = (uint8_t)(v >> (8 * i));
+  }
+  weft_hasher_update(h, le, bytes);
+}
+
+void weft_hasher_add_tensor(weft_hasher *h, const char *name, const char *dtype,
+                            unsigned ndim, const int64_t *shape, weft_digest digest)
+{
+  const size_t name_len = strlen(name);
+  const size_t dtype_len = strlen(dtype);
+  add_le(h, name_len, 4);
+  weft_hasher_update(h, name, name_len);
+  add_le(h, dtype_len, 4);
+  weft_hasher_update(h, dtype, dtype_len);
+  add_le(h, ndim, 4);
+  for (unsigned i = 0; i < ndim; i++) {
+    add_le(h, (uint64_t)shape[i], 8);
+  }
+  uint8_t canonical[WEFT_DIGEST_BYTES];
+  weft_digest_store(digest, canonical);
+  weft_hasher_update(h, canonical, sizeof canonical);
+}
+
+void weft_digest_store(weft_digest d, uint8_t out[WEFT_DIGEST_BYTES])
+{
+  for (int i = 0; i < 8; i++) {
+    out[i] = (uint8_t)(d.hi >> (56 - 8 * i));
+    out[8 + i] = (uint8_t)(d.lo >> (56 - 8 * i));
+  }
+}
+
+weft_digest weft_digest_load(const uint8_t in[WEFT_DIGEST_BYTES])
+{
+  weft_digest d = { 0, 0 };
+  for (int i = 0; i < 8; i++) {
+    d.hi = d.hi << 8 | in[i];
+    d.lo = d.lo << 8 | in[8 + i];
+  }
+  return d;
+}
+
+static void hex(const uint8_t *bytes, size_t n, char *out)
+{
+  static const char digits[] = "0123456789abcdef";
+  for (size_t i = 0; i < n; i++) {
+    out[2 * i] = digits[bytes[i] >> 4];
+    out[2 * i + 1] = digits[bytes[i] & 15];
+  }
+  out[2 * n] = '\0';
+}
+
+static const char prefix[] = "xxh3-128:";
+enum { PREFIX_LEN = sizeof prefix - 1 };
+static_assert(PREFIX_LEN + 2 * WEFT_DIGEST_BYTES + 1 == WEFT_DIGEST_TEXT, "text size");
+
+void weft_digest_text(weft_digest d, char out[WEFT_DIGEST_TEXT])
+{
+  uint8_t canonical[WEFT_DIGEST_BYTES];
+  weft_digest_store(d, canonical);
+  memcpy(out, prefix, PREFIX_LEN);
+  hex(canonical, sizeof canonical, out + PREFIX_LEN);
+}
+
+bool weft_digest_parse(const char *text, weft_digest *out)
+{
+  if (strncmp(text, prefix, PREFIX_LEN) != 0 || strlen(text) != WEFT_DIGEST_TEXT - 1) {
+    return false;
+  }
+  uint64_t half[2] = { 0, 0 };
+  for (size_t i = 0; i < 2 * WEFT_DIGEST_BYTES; i++) {
+    const char c = text[PREFIX_LEN + i];
+    unsigned digit;
+    if (c >= '0' && c <= '9') {
+      digit = (unsigned)(c - '0');
+    } else if (c >= 'a' && c <= 'f') {
+      digit = (unsigned)(c - 'a') + 10;
+    } else {
+      return false;
+    }
+    half[i / 16] = half[i / 16] << 4 | digit;
+  }
+  *out = (weft_digest){ half[0], half[1] };
+  return true;
+}
+
+weft_err weft_sha256(const void *data, size_t len, uint8_t out[WEFT_SHA256_BYTES],
+                     char text[WEFT_SHA256_TEXT])
+{
+  unsigned n = 0;
+  if (EVP_Digest(len == 0 ? "" : data, len, out, &n, EVP_sha256(), NULL) != 1 ||
+      n != WEFT_SHA256_BYTES) {
+    return WEFT_E_FAILED;
+  }
+  if (text != NULL) {
+    hex(out, WEFT_SHA256_BYTES, text);
+  }
+  return WEFT_OK;
+}

@@ -1,0 +1,206 @@
+#include "extent_map.h"
+
+#include <stdlib.h>
+
+typedef wefti_free_node node;
+
+static bool before(const node *n, uint32_t slab, uint64_t offset)
+{
+  return n->slab < slab || (n->slab == slab && n->offset < offset);
+}
+
+static void update(node *n)
+{
+  n->largest = n->bytes;
+  if (n->left != NULL && n->left->largest > n->largest) {
+    n->largest = n->left->largest;
+  }
+  if (n->right != NULL && n->right->largest > n->largest) {
+    n->largest = n->right->largest;
+  }
+}
+
+/* *a gets what lies before (slab, offset), *b the rest. */
+static void split(node *n, uint32_t slab, uint64_t offset, node **a, node **b)
+{
+  if (n == NULL) {
+    *a = NULL;
+    *b = NULL;
+  } else if (before(n, slab, offset)) {
+    split(n->right, slab, offset, &n->right, b);
+    *a = n;
+    update(n);
+  } else {
+    split(n->left, slab, offset, a, &n->left);
+    *b = n;
+    update(n);
+  }
+}
+
+/* All of a lies before all of b. */
+static node *merge(node *a, node *b)
+{
+  if (a == NULL || b == NULL) {
+    return a == NULL ? b : a;
+  }
+  if (a->priority > b->priority) {
+    a->right = merge(a->right, b);
+    update(a);
+    return a;
+  }
+  b->left = merge(a, b->left);
+  update(b);
+  return b;
+}
+
+static weft_err keep_spares(wefti_extent_map *m)
+{
+  /* Free pieces are separated by taken ones or by slabs. */
+  while (m->nodes < m->pieces + m->slabs) {
+    node *n = malloc(sizeof *n);
+    if (n == NULL) {
+      return WEFT_E_NOMEM;
+    }
+    n->left = m->spare;
+    m->spare = n;
+    m->nodes++;
+  }
+  return WEFT_OK;
+}
+
+static void insert(wefti_extent_map *m, uint32_t slab, uint64_t offset, uint64_t bytes)
+{
+  node *n = m->spare;
+  m->spare = n->left;
+  m->seed = m->seed * 1664525u + 1013904223u;
+  *n = (node){ .offset = offset,
+               .bytes = bytes,
+               .largest = bytes,
+               .slab = slab,
+               .priority = m->seed ^ m->seed >> 16 };
+  node *a;
+  node *b;
+  split(m->root, slab, offset, &a, &b);
+  m->root = merge(merge(a, n), b);
+}
+
+/* Takes the node that begins exactly there out of the tree. */
+static void erase(wefti_extent_map *m, uint32_t slab, uint64_t offset)
+{
+  node *a;
+  node *b;
+  node *c;
+  split(m->root, slab, offset, &a, &b);
+  split(b, slab, offset + 1, &b, &c);
+  m->root = merge(a, c);
+  b->left = m->spare;
+  m->spare = b;
+}
+
+weft_err wefti_extent_add_slab(wefti_extent_map *m, uint32_t slab, uint64_t bytes)
+{
+  m->slabs++;
+  if (keep_spares(m) != WEFT_OK) {
+    m->slabs--;
+    return WEFT_E_NOMEM;
+  }
+  insert(m, slab, 0, bytes);
+  return WEFT_OK;
+}
+
+void wefti_extent_remove_slab(wefti_extent_map *m, uint32_t slab)
+{
+  erase(m, slab, 0);
+  m->slabs--;
+}
+
+weft_err wefti_extent_take(wefti_extent_map *m, uint64_t bytes, uint32_t *slab,
+                           uint64_t *offset)
+{
+  node *n = m->root;
+  if (n == NULL || n->largest < bytes) {
+    return WEFT_E_NOTFOUND;
+  }
+  m->pieces++;
+  if (keep_spares(m) != WEFT_OK) {
+    m->pieces--;
+    return WEFT_E_NOMEM;
+  }
+  for (;;) {
+    if (n->left != NULL && n->left->largest >= bytes) {
+      n = n->left;
+    } else if (n->bytes >= bytes) {
+      break;
+    } else {
+      n = n->right;
+    }
+  }
+  const node found = *n;
+  erase(m, found.slab, found.offset);
+  if (found.bytes > bytes) {
+    insert(m, found.slab, found.offset + bytes, found.bytes - bytes);
+  }
+  *slab = found.slab;
+  *offset = found.offset;
+  return WEFT_OK;
+}
+
+void wefti_extent_return(wefti_extent_map *m, uint32_t slab, uint64_t offset,
+                         uint64_t bytes)
+{
+  const node *behind = wefti_extent_next(m, slab, offset);
+  if (behind != NULL && behind->slab == slab && behind->offset == offset + bytes) {
+    bytes += behind->bytes;
+    erase(m, slab, behind->offset);
+  }
+  const node *ahead = NULL;
+  for (const node *n = m->root; n != NULL;) {
+    if (before(n, slab, offset)) {
+      ahead = n;
+      n = n->right;
+    } else {
+      n = n->left;
+    }
+  }
+  if (ahead != NULL && ahead->slab == slab && ahead->offset + ahead->bytes == offset) {
+    offset = ahead->offset;
+    bytes += ahead->bytes;
+    erase(m, slab, offset);
+  }
+  insert(m, slab, offset, bytes);
+  m->pieces--;
+}
+
+const wefti_free_node *wefti_extent_next(const wefti_extent_map *m, uint32_t slab,
+                                         uint64_t offset)
+{
+  const node *found = NULL;
+  for (const node *n = m->root; n != NULL;) {
+    if (before(n, slab, offset)) {
+      n = n->right;
+    } else {
+      found = n;
+      n = n->left;
+    }
+  }
+  return found;
+}
+
+static void free_tree(node *n)
+{
+  if (n != NULL) {
+    free_tree(n->left);
+    free_tree(n->right);
+    free(n);
+  }
+}
+
+void wefti_extent_fini(wefti_extent_map *m)
+{
+  free_tree(m->root);
+  while (m->spare != NULL) {
+    node *n = m->spare;
+    m->spare = n->left;
+    free(n);
+  }
+}

@@ -1,0 +1,112 @@
+/* weft/memory.h -- where weights live: large slabs that extents are cut from, behind a
+ * small operation table.  Not a general allocator: few threads, large pieces, and every
+ * failure (limit, no memory) is an error, never a signal. */
+#ifndef WEFT_MEMORY_H
+#define WEFT_MEMORY_H
+
+#include "weft/base.h"
+#include "weft/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+WEFT_BEGIN_DECLS
+
+enum { WEFT_EXTENT_ALIGN = 64 }; /* bytes */
+
+/* A piece of a slab.  Plain value; whoever allocated it frees it once. */
+typedef struct weft_extent {
+  uint32_t slab;   /* id, never used twice by one memory; 0 = an extent of no bytes */
+  uint64_t offset; /* bytes from the slab's start, a multiple of WEFT_EXTENT_ALIGN */
+  uint64_t bytes;  /* as asked for */
+  void *ptr;       /* [bytes]; NULL when bytes == 0 */
+} weft_extent;
+
+typedef struct weft_memory_stats {
+  uint64_t slabs, extents;
+  uint64_t mapped; /* bytes of address space */
+  uint64_t backed; /* ... of them with pages behind */
+  uint64_t used;   /* ... of them in extents, rounded up to the alignment */
+  uint64_t fresh;  /* bytes of pages ever taken from the system: flat once warm */
+} weft_memory_stats;
+
+typedef struct weft_memory weft_memory;
+typedef struct weft_memory_ops {
+  const char *name;
+  /* Owner thread.  Makes room for bytes more in one piece of address space, so that a
+   * large update needs one slab and not many.  A hint: alloc works without. */
+  weft_err (*reserve)(weft_memory *m, uint64_t bytes, weft_why *why);
+  /* Owner thread (the device thread).  Content is undefined.  The pages are there when it
+   * returns: touching them cannot fail.  Errors: NOMEM, LIMIT, SYS. */
+  weft_err (*alloc)(weft_memory *m, uint64_t bytes, weft_extent *out, weft_why *why);
+  /* Any thread, short. */
+  void (*free)(weft_memory *m, const weft_extent *extent);
+  /* Owner thread.  Gives free pages beyond keep bytes back to the system: wholly free
+   * slabs first, then holes in others.  Call it with the size of a full update when an
+   * update has ended; 0 gives everything back. */
+  void (*trim)(weft_memory *m, uint64_t keep);
+  /* Any thread.  Borrowed descriptor of a live slab and its size; -1 where memory cannot
+   * be passed to another process. */
+  int (*slab_fd)(weft_memory *m, uint32_t slab, uint64_t *bytes);
+  void (*stats)(weft_memory *m, weft_memory_stats *out); /* any thread */
+  /* Owner thread.  All extents must have been freed. */
+  void (*destroy)(weft_memory *m);
+} weft_memory_ops;
+
+struct weft_memory { /* first member of every implementation */
+  const weft_memory_ops *ops;
+};
+
+static inline weft_err weft_memory_reserve(weft_memory *m, uint64_t bytes, weft_why *why)
+{
+  return m->ops->reserve(m, bytes, why);
+}
+WEFT_MUST_USE
+static inline weft_err weft_memory_alloc(weft_memory *m, uint64_t bytes, weft_extent *out,
+                                         weft_why *why)
+{
+  return m->ops->alloc(m, bytes, out, why);
+}
+static inline void weft_memory_free(weft_memory *m, const weft_extent *extent)
+{
+  m->ops->free(m, extent);
+}
+static inline void weft_memory_trim(weft_memory *m, uint64_t keep)
+{
+  m->ops->trim(m, keep);
+}
+static inline int weft_memory_slab_fd(weft_memory *m, uint32_t slab, uint64_t *bytes)
+{
+  return m->ops->slab_fd(m, slab, bytes);
+}
+static inline void weft_memory_stats_get(weft_memory *m, weft_memory_stats *out)
+{
+  m->ops->stats(m, out);
+}
+static inline void weft_memory_destroy(weft_memory *m) /* NULL is a no-op */
+{
+  if (m != NULL) {
+    m->ops->destroy(m);
+  }
+}
+
+typedef struct weft_memory_host_opts {
+  size_t size;         /* sizeof(weft_memory_host_opts) */
+  uint64_t slab_bytes; /* smallest slab, rounded up to 2 MiB; 0 = 64 MiB */
+  uint64_t max_bytes;  /* of all slabs' pages together; 0 = no limit of ours */
+} weft_memory_host_opts;
+
+/* Host memory in memfd slabs (close-on-exec, sealed against shrinking and growing, mode
+ * 0400).  Huge pages are asked for (MADV_HUGEPAGE); the kernel gives them only where
+ * /sys/kernel/mm/transparent_hugepage/shmem_enabled is advise, within_size or always.
+ * opts may be NULL. */
+WEFT_API weft_err weft_memory_host_create(const weft_memory_host_opts *opts,
+                                          weft_memory **out) WEFT_MUST_USE;
+
+/* A read-only descriptor (close-on-exec) of the file behind fd, for passing to a process
+ * that must not write.  Any thread.  Errors: SYS. */
+WEFT_API weft_err weft_slab_reopen(int fd, int *out) WEFT_MUST_USE;
+
+WEFT_END_DECLS
+
+#endif /* WEFT_MEMORY_H */

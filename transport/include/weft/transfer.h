@@ -1,0 +1,110 @@
+/* weft/transfer.h -- how bytes of new weights arrive: the interface of a backend, and the
+ * host backend.  Not here: where the bytes go (weft/memory.h), sessions and versions.
+ *
+ * Every call is made on the worker's device thread and may block; nothing else of weft
+ * may call it.  Order: open, init (again for each new trainer), then per update accept
+ * and either receive or not, and abandon; close at the end. */
+#ifndef WEFT_TRANSFER_H
+#define WEFT_TRANSFER_H
+
+#include "weft/base.h"
+#include "weft/digest.h"
+#include "weft/dtype.h"
+#include "weft/err.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+WEFT_BEGIN_DECLS
+
+typedef struct weft_plan_tensor {
+  const char *name;     /* at least one byte; no two of a plan are equal */
+  const int64_t *shape; /* [ndim] elements, each >= 0 */
+  uint64_t bytes;       /* of shape and dtype */
+  weft_dtype dtype;
+  unsigned ndim; /* 0 = scalar */
+} weft_plan_tensor;
+
+/* What an update will bring, checked as far as it can be before bytes move.  Owned by the
+ * backend that made it; everything in it lives until abandon. */
+typedef struct weft_plan {
+  const weft_plan_tensor *tensors; /* [count] in the order of update_info */
+  size_t count;                    /* 0 is legal */
+  uint64_t bytes;                  /* of all */
+} weft_plan;
+
+typedef struct weft_transfer_opts {
+  size_t size;              /* sizeof(weft_transfer_opts) */
+  const char *weights_root; /* files must lie below; NULL = anywhere */
+  const char *const
+      *tcp_allow; /* [tcp_allow_count] "host" or "host:port" beyond loopback */
+  size_t tcp_allow_count;
+  unsigned threads;        /* that copy, each at nice +10; 0 or 1 = the calling thread */
+  uint64_t no_progress_ms; /* 0 = 120,000 */
+} weft_transfer_opts;
+
+/* Who is asking, for update_info in list form and for handshakes. */
+typedef struct weft_transfer_who {
+  uint64_t epoch; /* of the session */
+  unsigned rank, world_size;
+  unsigned dp_index; /* data-parallel replica */
+} weft_transfer_who;
+
+/* Called on the thread that called receive, at least every 50 ms while bytes move or are
+ * waited for: bytes of this plan so far.  A heartbeat as well. */
+typedef void weft_progress_fn(void *arg, uint64_t bytes);
+
+typedef struct weft_transfer_ops {
+  const char *name; /* as in --backend */
+  /* Borrows opts for the call. */
+  weft_err (*open)(const weft_transfer_opts *opts, void **state, weft_why *why);
+  /* init_info is the client's JSON object; its text is borrowed for the call. */
+  weft_err (*init)(void *state, const char *init_info, size_t len,
+                   const weft_transfer_who *who, const atomic_bool *cancel,
+                   weft_why *why);
+  /* update_info is the client's JSON: an object, or a list of which the entry
+   * dp_index * world_size + rank is meant (a list of one if there is one worker).
+   * Checks everything that can be known now; reads no weights. */
+  weft_err (*accept)(void *state, const char *update_info, size_t len,
+                     const weft_transfer_who *who, weft_plan **plan, weft_why *why);
+  /* Brings the bytes.  dst [count] has room for each tensor (NULL where it has no bytes),
+   * written also on failure; digests [count] of each are filled.  cancel (may be NULL) is
+   * read, relaxed, at least every few MiB and every 50 ms: CANCELLED.  Once per plan.
+   * Returns only when nothing writes to dst any more. */
+  weft_err (*receive)(void *state, weft_plan *plan, void *const *dst,
+                      weft_digest *digests, const atomic_bool *cancel,
+                      weft_progress_fn *progress, void *arg, weft_why *why);
+  void (*abandon)(void *state, weft_plan *plan); /* frees plan, NULL is a no-op */
+  void (*close)(void *state);                    /* NULL is a no-op */
+} weft_transfer_ops;
+
+/* The host backend.  init_info {}.  update_info:
+ *   {"source":{"kind":"safetensors","path":"/abs/file"}}
+ *       names (optional) selects tensors of the file, dtype_names and shapes (optional,
+ *       with names) are checked against it.
+ *   {"source":{"kind":"shm","name":"/segment","offsets":[...]}, "names", "dtype_names",
+ *    "shapes"}   offsets in bytes, one per name, need not be aligned and may overlap.
+ *   {"source":{"kind":"tcp","address":"host:port","token":"..."}, "names", "dtype_names",
+ *    "shapes"}   see below.
+ * source may be absent when names is an empty list.  Bytes are copied with pread or recv
+ * in blocks that are hashed while in cache; files and segments are never mapped.
+ *
+ * A file that changes (size or mtime) between accept and the last byte is an error.  A
+ * read that the kernel does not come back from (a dead network file system) cannot be
+ * interrupted: the progress calls stop, and whoever watches them replaces the process.
+ *
+ * tcp: the worker connects and sends one line of JSON ended by \n
+ *   {"weft":1,"token":T,"epoch":E,"rank":R,"world_size":W,"tensors":N,"bytes":B}
+ * and gets one line, {"weft":1,"ok":true} or {"weft":1,"ok":false,"error":"..."},
+ * followed by exactly B bytes: the tensors in the order of names, row-major,
+ * little-endian, without padding.  When it has them it sends {"weft":1,"received":B}\n
+ * and closes.  Lines have at most 4,096 bytes with the \n.  Beyond loopback the address
+ * as written must be in tcp_allow. */
+WEFT_API const weft_transfer_ops *weft_transfer_host(void);
+
+enum { WEFT_HOST_LINE_MAX = 4096 };
+
+WEFT_END_DECLS
+
+#endif /* WEFT_TRANSFER_H */

@@ -1,1 +1,0 @@
-typedef int wefti_placeholder;
