@@ -19,25 +19,26 @@ typedef struct wefti_visible {
 typedef void wefti_visible_fn(void *arg, const wefti_visible *visible);
 
 typedef struct wefti_engine_args {
-  uint64_t boot_id;          /* random, not 0 */
-  const char *engine_id;     /* copied */
-  uint32_t tp, pp, dp_size, dp_index; /* workers = tp * pp; 0 counts as 1 (dp_index as 0) */
-  const char *backend;       /* "host" */
-  weft_actor_id publisher;   /* 0 = nobody is told */
-  weft_actor_id journal;     /* 0 = records are durable at once */
+  uint64_t boot_id;      /* random, not 0 */
+  const char *engine_id; /* copied */
+  uint32_t tp, pp, dp_size,
+      dp_index;            /* workers = tp * pp; 0 counts as 1 (dp_index as 0) */
+  const char *backend;     /* "host" */
+  weft_actor_id publisher; /* 0 = nobody is told */
+  weft_actor_id journal;   /* 0 = records are durable at once */
   const char *events_url, *snapshot_url, *control_url; /* for the status; may be "" */
   bool strict_coverage;
   bool allow_weight_reset;
   /* milliseconds; 0 = the default in brackets */
-  uint32_t init_ms;     /* [280,000] */
-  uint32_t start_ms;    /* [30,000] */
-  uint32_t update_ms;   /* [280,000] */
-  uint32_t finish_ms;   /* [60,000] */
-  uint32_t publish_ms;  /* [2,000] until a worker that does not confirm is fenced */
-  uint32_t lease_ms;    /* [600,000] of an open session between calls */
-  uint32_t beat_ms;     /* [500] */
-  uint32_t grant_ms;    /* [2,000] how long a heartbeat lets a worker serve readers */
-  uint32_t fence_ms;    /* [2,250] from the last answer whose stamp was echoed */
+  uint32_t init_ms;    /* [280,000] */
+  uint32_t start_ms;   /* [30,000] */
+  uint32_t update_ms;  /* [280,000] */
+  uint32_t finish_ms;  /* [60,000] */
+  uint32_t publish_ms; /* [2,000] until a worker that does not confirm is fenced */
+  uint32_t lease_ms;   /* [600,000] of an open session between calls */
+  uint32_t beat_ms;    /* [500] */
+  uint32_t grant_ms;   /* [2,000] how long a heartbeat lets a worker serve readers */
+  uint32_t fence_ms;   /* [2,250] from the last answer whose stamp was echoed */
   wefti_visible_fn *on_visible; /* may be NULL */
   void *on_visible_arg;
 } wefti_engine_args;

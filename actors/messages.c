@@ -38,7 +38,8 @@ static const weft_msg_desc descs[WEFT_MSG_COUNT] = {
 #undef MSG
 #undef F
 
-static_assert((int)WEFT_MSG_COUNT < (int)WEFT_MSG_USER_FIRST, "types keep to their range");
+static_assert((int)WEFT_MSG_COUNT < (int)WEFT_MSG_USER_FIRST,
+              "types keep to their range");
 
 static const weft_catalogue catalogue = { descs, WEFT_MSG_COUNT };
 

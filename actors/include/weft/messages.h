@@ -46,18 +46,22 @@ WEFT_API const weft_catalogue *weft_messages(void);
 
 /* ---- values inside messages; they travel: append only */
 
-typedef enum weft_outcome { /* of a call that failed */
-  WEFT_OUTCOME_NONE,          /* succeeded, or there was nothing that could have changed */
-  WEFT_OUTCOME_NOT_COMMITTED, /* version and bytes are as they were */
-  WEFT_OUTCOME_UNKNOWN        /* the commit record was issued: it may become visible yet */
+typedef enum weft_outcome {                    /* of a call that failed */
+                            WEFT_OUTCOME_NONE, /* succeeded, or there was nothing that
+                                                  could have changed */
+                            WEFT_OUTCOME_NOT_COMMITTED, /* version and bytes are as they
+                                                           were */
+                            WEFT_OUTCOME_UNKNOWN /* the commit record was issued: it may
+                                                    become visible yet */
 } weft_outcome;
 
 typedef enum weft_query {
-  WEFT_QUERY_INFO,     /* version only: the fast path of GET /weight_info */
-  WEFT_QUERY_STATUS,   /* GET /weight_status */
-  WEFT_QUERY_WEIGHTS,  /* GET /weights: names, dtypes, shapes, digests of the live snapshot */
-  WEFT_QUERY_PAUSED,   /* body {"is_paused":bool} */
-  WEFT_QUERY_READY,    /* err UNAVAIL and message with the reason when not ready */
+  WEFT_QUERY_INFO,    /* version only: the fast path of GET /weight_info */
+  WEFT_QUERY_STATUS,  /* GET /weight_status */
+  WEFT_QUERY_WEIGHTS, /* GET /weights: names, dtypes, shapes, digests of the live snapshot
+                       */
+  WEFT_QUERY_PAUSED,  /* body {"is_paused":bool} */
+  WEFT_QUERY_READY,   /* err UNAVAIL and message with the reason when not ready */
   WEFT_QUERY_CHECKSUM, /* of one worker: SHA-256 per tensor */
   WEFT_QUERY_RESET     /* of one worker: the checker's destructive reset */
 } weft_query;
@@ -68,7 +72,10 @@ typedef enum weft_check_action {
   WEFT_CHECK_RESET,
   WEFT_CHECK_COMPARE
 } weft_check_action;
-typedef enum weft_transfer_what { WEFT_TRANSFER_INIT, WEFT_TRANSFER_UPDATE } weft_transfer_what;
+typedef enum weft_transfer_what {
+  WEFT_TRANSFER_INIT,
+  WEFT_TRANSFER_UPDATE
+} weft_transfer_what;
 
 typedef enum weft_worker_phase {
   WEFT_WORKER_IDLE,
@@ -96,7 +103,7 @@ typedef enum weft_record_kind {
 } weft_record_kind;
 
 typedef enum weft_device_job {
-  WEFT_DEVICE_OPEN,    /* session epoch begins */
+  WEFT_DEVICE_OPEN, /* session epoch begins */
   WEFT_DEVICE_ACCEPT,
   WEFT_DEVICE_GO,
   WEFT_DEVICE_FINISH,  /* digest and install */

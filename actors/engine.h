@@ -1,0 +1,353 @@
+/* engine.h -- private to the engine_*.c files: the state of engine_core and the parts it
+ * is made of.  Everything here runs on the engine's loop.
+ *
+ *   engine_core.c     dispatch: who may do what now, who waits
+ *   engine_call.c     one client call from arrival to its one answer; Idempotency-Key
+ *   engine_update.c   the walk: init, start, update, finish → record → publish → visible;
+ * abort engine_round.c    one message to every rank, gathered under a deadline
+ *   engine_members.c  who is in, heartbeats, grants, fencing
+ *   engine_status.c   status and events as JSON
+ *   engine_check.c    questions that only workers can answer */
+#ifndef WEFT_ACTORS_ENGINE_H
+#define WEFT_ACTORS_ENGINE_H
+
+#include "engine_core.h"
+#include "session.h"
+#include "weft/actor.h"
+#include "weft/messages.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+  ENGINE_VERSION_MAX = 1024, /* bytes of a version string */
+  ENGINE_WAITING_MAX = 64,   /* calls that wait for their turn */
+  ENGINE_IDEM_KEPT = 256,    /* answers remembered for Idempotency-Key */
+  ENGINE_IDEM_WAITERS = 8,   /* concurrent repeats of one call */
+  ENGINE_TEXT_MAX = 512,
+  ENGINE_ABORT_MS = 2000,         /* until a worker that does not let go is fenced */
+  ENGINE_HUNG_MS = 10000,         /* without any answer to a heartbeat: fenced */
+  ENGINE_COMMIT_RESERVE_MS = 5000 /* finish time kept for record, publish and fencing */
+};
+
+/* ---- a client's call, from its message to its answer */
+typedef enum engine_call_kind {
+  CALL_INIT,
+  CALL_START,
+  CALL_UPDATE,
+  CALL_FINISH,
+  CALL_LABEL,
+  CALL_ABORT,
+  CALL_PAUSE,
+  CALL_CHECK,
+  CALL_CACHE,
+  CALL_KINDS
+} engine_call_kind;
+
+struct engine_idem;
+typedef struct engine_call {
+  struct engine_call *next; /* in the waiting list */
+  engine_call_kind kind;
+  weft_return ret;
+  uint64_t caller;
+  uint64_t started_ms, due_ms;
+  uint64_t due_timer;
+  uint64_t session_epoch;   /* from Weft-Session; 0 = not given */
+  struct engine_idem *idem; /* NULL = no key */
+  bool caller_gone;
+  bool answered;  /* in COMMITTING: the client has got "unknown" already */
+  weft_buf *info; /* init, update: client's bytes; compare: baseline */
+  bool draft, strict, clear_cache;
+  bool has_version, has_expected;
+  uint32_t action; /* pause, check */
+  char *version;   /* NUL-terminated, may be "" */
+  char *expected;
+  char *reason;
+} engine_call;
+
+/* What a call is answered with. */
+typedef struct engine_answer {
+  weft_err err;
+  weft_outcome outcome;
+  const char *phase;    /* "" on success */
+  const char *culprits; /* "rank 1, rank 3" or "" */
+  const char *fenced;   /* "1,3" or "" */
+  weft_buf *body;       /* borrowed; may be NULL */
+  char message[ENGINE_TEXT_MAX];
+} engine_answer;
+
+typedef struct engine_idem {
+  char key[128]; /* "" = free slot */
+  uint64_t body_hash;
+  uint64_t used; /* order of use; the oldest finished one is replaced */
+  bool done;
+  unsigned waiter_count;
+  weft_return waiters[ENGINE_IDEM_WAITERS];
+  weft_client_done *answer; /* deep copy, when done */
+} engine_idem;
+
+/* ---- members */
+typedef enum engine_member_state {
+  MEMBER_ABSENT,   /* no incarnation that could serve anybody */
+  MEMBER_ADOPTING, /* is told who we are */
+  MEMBER_READY,    /* has what is visible */
+  MEMBER_BEHIND,   /* serves no pins until a full update brings it back */
+  MEMBER_LOST      /* down or being fenced; may still serve readers until fenced_at_ms */
+} engine_member_state;
+
+/* Who waits at the door: up while the old incarnation is not fenced, or during a commit.
+ */
+typedef struct engine_arrival {
+  bool waiting;
+  uint64_t incarnation;
+  weft_actor_id actor;
+  uint32_t kind, pid;
+} engine_arrival;
+
+typedef struct engine_member {
+  engine_member_state state;
+  uint32_t rank;
+  uint64_t incarnation;
+  weft_actor_id actor;
+  uint32_t kind; /* weft_member_kind */
+  uint32_t pid;
+  uint64_t beat;        /* question under way, 0 = none */
+  uint64_t stamp_ns;    /* worker's clock in its last answer */
+  uint64_t stamp_at_ms; /* our clock when that answer came */
+  uint64_t
+      granted_at_ms; /* stamp_at_ms of the newest stamp that a grant echoed; 0 = never */
+  uint64_t fence_timer;
+  bool no_grant; /* being fenced */
+  /* Of the rank, over its incarnations: digest of what it has to hold for what is
+   * visible, and for the change whose record was issued. */
+  uint64_t digest_hi, digest_lo;
+  uint64_t next_digest_hi, next_digest_lo;
+  weft_w_state reported; /* last answer; h unused */
+  engine_arrival arrival;
+  char why[160]; /* why it is absent or lost */
+} engine_member;
+
+/* ---- rounds */
+typedef enum engine_phase {
+  PHASE_NONE,
+  PHASE_START,
+  PHASE_ACCEPT,
+  PHASE_GO,
+  PHASE_FINISH,
+  PHASE_PUBLISH,
+  PHASE_ABORT,
+  PHASE_QUERY
+} engine_phase;
+
+typedef enum engine_reply_state {
+  REPLY_NONE, /* not asked */
+  REPLY_ASKED,
+  REPLY_OK,
+  REPLY_REFUSED,
+  REPLY_FAILED /* down, late, absent */
+} engine_reply_state;
+
+typedef struct engine_reply {
+  engine_reply_state state;
+  uint64_t corr;
+  uint64_t op;
+  uint64_t incarnation; /* asked of */
+  weft_err err;
+  bool correctable;
+  uint64_t tensors, bytes, received, received_bytes, missing, digest_hi, digest_lo;
+  weft_buf *json;
+  char text[ENGINE_TEXT_MAX / 2];
+} engine_reply;
+
+struct engine;
+/* All ranks have answered or failed; or the first failure of a round that stops there. */
+typedef void engine_round_fn(weft_ctx *ctx, struct engine *e, bool all_ok);
+
+typedef struct engine_round {
+  engine_phase phase; /* PHASE_NONE: no round under way */
+  engine_round_fn *done;
+  uint64_t epoch;
+  uint64_t began_ms, due_ms;
+  uint32_t open;         /* ranks that have not answered */
+  bool to_end;           /* a failure does not end it: wait for all */
+  engine_reply *replies; /* [world] */
+} engine_round;
+
+/* ---- the session and what runs in it */
+typedef struct engine_session {
+  wefti_session_state state;
+  uint64_t epoch; /* of the session, or of the init under way */
+  bool draft;
+  bool list_form; /* ranks were sent different entries: their digests may differ */
+  uint64_t opened_ms;
+  uint64_t caller; /* who started it */
+  uint64_t lease_timer;
+  uint64_t updates;                          /* calls that went through */
+  uint64_t received_bytes, received_tensors; /* of rank 0 */
+} engine_session;
+
+/* What is visible to everybody. */
+typedef struct engine_visible {
+  char version[ENGINE_VERSION_MAX + 1];
+  bool declared; /* somebody has set the version string */
+  uint64_t sequence, weights_sequence;
+  uint64_t digest_hi, digest_lo;
+  uint64_t tensors, bytes;
+  uint64_t at_ms; /* Unix time */
+} engine_visible;
+
+/* The change whose record was issued, until it is visible. */
+typedef struct engine_change {
+  bool pending;  /* between issue and visibility */
+  bool recorded; /* the journal has said that it is durable */
+  bool label;
+  engine_call *call; /* of a label; a finish is e->call */
+  uint64_t corr;     /* question to the journal */
+  uint64_t corr_timer;
+  engine_visible next;
+} engine_change;
+
+typedef struct engine_last { /* of the newest finished update, for the status */
+  uint64_t received, received_bytes, missing, elapsed_ms;
+  weft_buf *missing_names;
+} engine_last;
+
+typedef struct engine {
+  wefti_engine_args args; /* strings point to copies below */
+  char engine_id[128], backend[32];
+  char events_url[256], snapshot_url[256], control_url[256];
+  uint32_t world; /* ranks */
+  uint64_t boot_ms;
+  weft_actor_id supervisor; /* learnt from its first message */
+
+  engine_visible visible;
+  engine_change change;
+  engine_last last;
+  engine_session session;
+  engine_call *call;       /* the operation under way on the session; NULL = none */
+  engine_call *abort_call; /* who asked for the abort under way */
+  engine_call *waiting;    /* oldest first */
+  uint32_t waiting_count;
+  engine_round round;
+  engine_member *members; /* [world] */
+  bool joined_ever;
+
+  bool paused;
+  uint64_t paused_at_ms;
+  char pause_mode[16];
+
+  uint64_t epoch_last, op_last;
+  char last_abort[ENGINE_TEXT_MAX];
+  uint64_t last_abort_epoch;
+  engine_idem *idem; /* [ENGINE_IDEM_KEPT] */
+  uint64_t idem_clock;
+
+  struct engine_check *checks; /* questions to workers under way */
+} engine;
+
+/* Timer tags: what << 32 | rank or low bits. */
+enum {
+  TIMER_CALL_DUE = 1,
+  TIMER_LEASE,
+  TIMER_BEAT,
+  TIMER_FENCE,
+  TIMER_ROUND,
+  TIMER_ISSUE,
+  TIMER_RECORD
+};
+#define ENGINE_TAG(what, low) (((uint64_t)(what) << 32) | (uint32_t)(low))
+
+/* ---- engine_core.c */
+void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
+void engine_wake_waiting(weft_ctx *ctx,
+                         engine *e); /* something has ended: try who waits */
+void engine_move(weft_ctx *ctx, engine *e, wefti_session_state to);
+
+/* ---- engine_call.c */
+/* A call made from a client message; NULL after having answered (bad, repeat, no memory).
+ */
+engine_call *engine_call_open(weft_ctx *ctx, engine *e, const weft_msg *msg);
+/* The one answer.  Takes call. */
+void engine_answer_call(weft_ctx *ctx, engine *e, engine_call *call,
+                        const engine_answer *a);
+void engine_answer_ok(weft_ctx *ctx, engine *e, engine_call *call);
+void engine_answer_err(weft_ctx *ctx, engine *e, engine_call *call, weft_err err,
+                       const char *fmt, ...) WEFT_PRINTF(5, 6);
+/* Answers the client now but keeps the call: its work goes on. */
+void engine_answer_early(weft_ctx *ctx, engine *e, engine_call *call,
+                         const engine_answer *a);
+void engine_call_free(weft_ctx *ctx, engine *e, engine_call *call);
+const char *engine_call_name(engine_call_kind kind); /* "update_weights", … */
+void engine_reply_to(weft_ctx *ctx, engine *e, weft_return ret, engine_call_kind kind,
+                     uint64_t started_ms, const engine_answer *a);
+weft_err engine_idem_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;
+void engine_idem_fini(weft_ctx *ctx, engine *e);
+
+/* ---- engine_update.c; each takes call */
+void engine_init_begin(weft_ctx *ctx, engine *e, engine_call *call);
+void engine_start_begin(weft_ctx *ctx, engine *e, engine_call *call);
+void engine_update_begin(weft_ctx *ctx, engine *e, engine_call *call);
+void engine_finish_begin(weft_ctx *ctx, engine *e, engine_call *call);
+void engine_label_begin(weft_ctx *ctx, engine *e, engine_call *call);
+/* Ends session or init.  by: the call that wanted it, answered when done; NULL = nobody.
+ * The operation under way, if any, must have been answered before. */
+void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *reason);
+void engine_issue(weft_ctx *ctx, engine *e);
+void engine_record_done(weft_ctx *ctx, engine *e, weft_err err, const char *text);
+void engine_record_again(weft_ctx *ctx, engine *e);
+/* The deadline of a call whose record was issued: it is answered "unknown", its work goes
+ * on. */
+void engine_op_due(weft_ctx *ctx, engine *e, engine_call *call);
+/* The operation under way failed: answer it, then abort the session. */
+void engine_op_failed(weft_ctx *ctx, engine *e, const engine_answer *a);
+
+/* ---- engine_round.c */
+void engine_round_begin(weft_ctx *ctx, engine *e, engine_phase phase, uint64_t timeout_ms,
+                        engine_round_fn *done);
+void engine_round_cancel(weft_ctx *ctx, engine *e);
+/* true: msg was an answer of the round. */
+bool engine_round_answer(weft_ctx *ctx, engine *e, const weft_msg *msg);
+/* rank went down: what it was asked fails; PUBLISH and ABORT go on until it is fenced. */
+void engine_round_lost(weft_ctx *ctx, engine *e, uint32_t rank, const char *why);
+/* rank's incarnation is certainly gone: PUBLISH and ABORT need not wait for it. */
+void engine_round_fenced(weft_ctx *ctx, engine *e, uint32_t rank);
+/* Describes what failed: message, culprits, phase. */
+void engine_round_blame(weft_ctx *ctx, const engine *e, engine_answer *a, char *culprits,
+                        size_t cap);
+const char *engine_phase_name(engine_phase phase);
+
+/* ---- engine_members.c */
+weft_err engine_members_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;
+void engine_on_member_up(weft_ctx *ctx, engine *e, const weft_member_up *m);
+void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *m);
+void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank);
+bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg);
+void engine_fence(weft_ctx *ctx, engine *e, uint32_t rank, const char *why);
+void engine_fence_due(weft_ctx *ctx, engine *e, uint32_t rank, uint64_t timer);
+void engine_admit_arrivals(weft_ctx *ctx, engine *e); /* after a commit */
+void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank);
+bool engine_member_usable(const engine_member *m); /* can be asked something */
+/* false and the reason when not all ranks are in and have what is visible. */
+bool engine_ready(const engine *e, char *reason, size_t cap);
+
+/* ---- engine_status.c */
+weft_buf *engine_status_json(weft_ctx *ctx, const engine *e); /* NULL = out of memory */
+void engine_publish_commit(weft_ctx *ctx, engine *e, const engine_visible *previous,
+                           bool label);
+void engine_publish_session(weft_ctx *ctx, engine *e, const char *what,
+                            const char *reason);
+void engine_publish_worker(weft_ctx *ctx, engine *e, const engine_member *m,
+                           const char *what);
+void engine_publish_status(weft_ctx *ctx, engine *e);
+const char *engine_member_state_name(engine_member_state state);
+void engine_session_id(const engine *e, uint64_t epoch, char *out, size_t cap);
+uint64_t engine_session_epoch(const engine *e, weft_str id); /* 0 = not one of ours */
+
+/* ---- engine_check.c */
+void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q);
+void engine_check_begin(weft_ctx *ctx, engine *e, engine_call *call);
+bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg);
+void engine_check_fini(weft_ctx *ctx, engine *e);
+
+#endif /* WEFT_ACTORS_ENGINE_H */

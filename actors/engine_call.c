@@ -1,0 +1,418 @@
+#include "engine.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CALL_DEFAULT_MS = 30000, CALL_MAX_MS = 86400000 };
+
+const char *engine_call_name(engine_call_kind kind)
+{
+  static const char *const names[CALL_KINDS] = {
+    [CALL_INIT] = "init_weight_transfer_engine",
+    [CALL_START] = "start_weight_update",
+    [CALL_UPDATE] = "update_weights",
+    [CALL_FINISH] = "finish_weight_update",
+    [CALL_LABEL] = "update_weight_version",
+    [CALL_ABORT] = "abort_weight_update",
+    [CALL_PAUSE] = "pause",
+    [CALL_CHECK] = "weight_checker",
+    [CALL_CACHE] = "reset_cache",
+  };
+  return kind < CALL_KINDS ? names[kind] : "unknown";
+}
+
+/* ---- answers */
+
+static weft_str str_of(const char *s)
+{
+  return (weft_str){ s, (uint32_t)strlen(s) };
+}
+
+static void fill_done(weft_ctx *ctx, const engine *e, engine_call_kind kind,
+                      uint64_t started_ms, const engine_answer *a, char *session,
+                      size_t cap, weft_client_done *out)
+{
+  const bool ok = a->err == WEFT_OK;
+  session[0] = '\0';
+  if (kind == CALL_START && ok) {
+    engine_session_id(e, e->session.epoch, session, cap);
+  }
+  *out = (weft_client_done){
+    .h.type = WEFT_MSG_CLIENT_DONE,
+    .err = a->err,
+    .outcome = a->outcome,
+    .message = str_of(a->message),
+    .operation = str_of(ok ? "" : engine_call_name(kind)),
+    .phase = str_of(a->phase == NULL ? "" : a->phase),
+    .culprits = str_of(a->culprits == NULL ? "" : a->culprits),
+    .elapsed_ms = weft_now_ms(ctx) - started_ms,
+    .session = str_of(session),
+    .version = str_of(e->visible.version),
+    .sequence = e->visible.sequence,
+    .fenced = str_of(a->fenced == NULL ? "" : a->fenced),
+    .body = a->body,
+  };
+}
+
+void engine_reply_to(weft_ctx *ctx, engine *e, weft_return ret, engine_call_kind kind,
+                     uint64_t started_ms, const engine_answer *a)
+{
+  char session[64];
+  weft_client_done done;
+  fill_done(ctx, e, kind, started_ms, a, session, sizeof session, &done);
+  (void)weft_reply(ctx, ret, weft_msg_make(ctx, &done.h));
+}
+
+/* Nothing was done, so a repeat with the same key may be tried for real. */
+static bool is_rejection(weft_err err)
+{
+  return err == WEFT_E_CONFLICT || err == WEFT_E_STATE || err == WEFT_E_UNAVAIL ||
+         err == WEFT_E_PRECOND || err == WEFT_E_NOMEM || err == WEFT_E_STALE;
+}
+
+static void idem_clear(engine_idem *slot)
+{
+  if (slot->answer != NULL) {
+    weft_msg_drop(weft_messages(), &slot->answer->h);
+  }
+  *slot = (engine_idem){ .key = "" };
+}
+
+static void tell(weft_ctx *ctx, engine *e, engine_call *call, const engine_answer *a,
+                 bool final)
+{
+  char session[64];
+  weft_client_done done;
+  fill_done(ctx, e, call->kind, call->started_ms, a, session, sizeof session, &done);
+  if (!call->answered) {
+    (void)weft_reply(ctx, call->ret, weft_msg_make(ctx, &done.h));
+    call->answered = true;
+  }
+  engine_idem *slot = call->idem;
+  if (slot == NULL) {
+    return;
+  }
+  for (unsigned i = 0; i < slot->waiter_count; i++) {
+    (void)weft_reply(ctx, slot->waiters[i], weft_msg_make(ctx, &done.h));
+  }
+  slot->waiter_count = 0;
+  if (!final) {
+    return;
+  }
+  call->idem = NULL;
+  slot->answer = is_rejection(a->err)
+                     ? NULL
+                     : (weft_client_done *)weft_msg_dup(weft_messages(), &done.h);
+  slot->done = true;
+  if (slot->answer == NULL) {
+    idem_clear(slot);
+  }
+}
+
+void engine_call_free(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  (void)e;
+  if (call == NULL) {
+    return;
+  }
+  if (call->idem != NULL) {
+    idem_clear(call->idem);
+  }
+  weft_timer_cancel(ctx, call->due_timer);
+  weft_buf_unref(call->info);
+  weft_free(ctx, call->version);
+  weft_free(ctx, call->expected);
+  weft_free(ctx, call->reason);
+  weft_free(ctx, call);
+}
+
+void engine_answer_call(weft_ctx *ctx, engine *e, engine_call *call,
+                        const engine_answer *a)
+{
+  tell(ctx, e, call, a, true);
+  engine_call_free(ctx, e, call);
+}
+
+void engine_answer_early(weft_ctx *ctx, engine *e, engine_call *call,
+                         const engine_answer *a)
+{
+  tell(ctx, e, call, a, false);
+}
+
+void engine_answer_ok(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  engine_answer_call(ctx, e, call, &(engine_answer){ .err = WEFT_OK });
+}
+
+void engine_answer_err(weft_ctx *ctx, engine *e, engine_call *call, weft_err err,
+                       const char *fmt, ...)
+{
+  engine_answer a = { .err = err };
+  va_list ap;
+  va_start(ap, fmt);
+  (void)vsnprintf(a.message, sizeof a.message, fmt, ap);
+  va_end(ap);
+  engine_answer_call(ctx, e, call, &a);
+}
+
+/* ---- Idempotency-Key */
+
+weft_err engine_idem_init(weft_ctx *ctx, engine *e)
+{
+  e->idem = weft_alloc(ctx, ENGINE_IDEM_KEPT * sizeof *e->idem);
+  return e->idem == NULL ? WEFT_E_NOMEM : WEFT_OK;
+}
+
+void engine_idem_fini(weft_ctx *ctx, engine *e)
+{
+  for (size_t i = 0; e->idem != NULL && i < ENGINE_IDEM_KEPT; i++) {
+    idem_clear(&e->idem[i]);
+  }
+  weft_free(ctx, e->idem);
+  e->idem = NULL;
+}
+
+/* The slot that has key, else NULL and *fresh = the one to use for it (NULL: all busy).
+ */
+static engine_idem *idem_find(engine *e, weft_str key, engine_idem **fresh)
+{
+  *fresh = NULL;
+  for (size_t i = 0; i < ENGINE_IDEM_KEPT; i++) {
+    engine_idem *slot = &e->idem[i];
+    if (strlen(slot->key) == key.len && memcmp(slot->key, key.p, key.len) == 0) {
+      return slot;
+    }
+    const bool usable = slot->key[0] == '\0' || slot->done;
+    if (usable && (*fresh == NULL || slot->used < (*fresh)->used)) {
+      *fresh = slot;
+    }
+  }
+  return NULL;
+}
+
+/* true: call may go on (with its slot taken); false: it has been answered and freed, or
+ * its answer will come with the one under way. */
+static bool idem_admit(weft_ctx *ctx, engine *e, engine_call *call, weft_str key,
+                       uint64_t hash)
+{
+  engine_idem *fresh;
+  engine_idem *slot = idem_find(e, key, &fresh);
+  if (slot == NULL && fresh == NULL) {
+    engine_answer_err(
+        ctx, e, call, WEFT_E_UNAVAIL,
+        "%s: too many calls with an Idempotency-Key are under way (%d); try again",
+        engine_call_name(call->kind), ENGINE_IDEM_KEPT);
+    return false;
+  }
+  if (slot == NULL) {
+    idem_clear(fresh);
+    memcpy(fresh->key, key.p, key.len);
+    fresh->key[key.len] = '\0';
+    fresh->body_hash = hash;
+    fresh->used = ++e->idem_clock;
+    call->idem = fresh;
+    return true;
+  }
+  if (slot->body_hash != hash) {
+    engine_answer_err(
+        ctx, e, call, WEFT_E_REUSED,
+        "%s: Idempotency-Key '%s' was used for another request; use a new key",
+        engine_call_name(call->kind), slot->key);
+    return false;
+  }
+  slot->used = ++e->idem_clock;
+  if (slot->done) {
+    (void)weft_reply(ctx, call->ret, weft_msg_make(ctx, &slot->answer->h));
+  } else if (slot->waiter_count < ENGINE_IDEM_WAITERS) {
+    slot->waiters[slot->waiter_count++] = call->ret;
+  } else {
+    engine_answer_err(ctx, e, call, WEFT_E_UNAVAIL,
+                      "%s: %d repeats of Idempotency-Key '%s' wait already; try again",
+                      engine_call_name(call->kind), ENGINE_IDEM_WAITERS, slot->key);
+    return false;
+  }
+  engine_call_free(ctx, e, call);
+  return false;
+}
+
+/* ---- from message to call */
+
+typedef struct call_head {
+  uint64_t caller;
+  uint32_t timeout_ms;
+  weft_str idem_key;
+  uint64_t body_hash;
+  weft_str session;
+} call_head;
+#define HEAD(m)                                                                          \
+  ((call_head){ (m)->caller, (m)->timeout_ms, (m)->idem_key, (m)->body_hash,             \
+                (m)->session })
+
+static char *copy_text(weft_ctx *ctx, weft_str s, bool *failed)
+{
+  char *copy = weft_alloc(ctx, (size_t)s.len + 1);
+  if (copy == NULL) {
+    *failed = true;
+    return NULL;
+  }
+  if (s.len > 0) {
+    memcpy(copy, s.p, s.len);
+  }
+  return copy;
+}
+
+/* Fills what is particular to the kind.  false = out of memory. */
+static bool take_fields(weft_ctx *ctx, engine_call *c, const weft_msg *msg,
+                        call_head *head)
+{
+  bool failed = false;
+  if (msg->type == WEFT_MSG_CLIENT_INIT || msg->type == WEFT_MSG_CLIENT_UPDATE) {
+    const weft_client_init *m = (const weft_client_init *)msg; /* same fields as update */
+    c->kind = msg->type == WEFT_MSG_CLIENT_INIT ? CALL_INIT : CALL_UPDATE;
+    *head = HEAD(m);
+    c->info = weft_buf_ref(m->info);
+  } else if (msg->type == WEFT_MSG_CLIENT_START) {
+    const weft_client_start *m = (const weft_client_start *)msg;
+    c->kind = CALL_START;
+    *head = HEAD(m);
+    c->draft = m->draft != 0;
+  } else if (msg->type == WEFT_MSG_CLIENT_FINISH) {
+    const weft_client_finish *m = (const weft_client_finish *)msg;
+    c->kind = CALL_FINISH;
+    *head = HEAD(m);
+    c->strict = m->strict != 0;
+    c->has_version = m->has_version != 0;
+    c->has_expected = m->has_expected != 0;
+    c->version = copy_text(ctx, m->version, &failed);
+    c->expected = copy_text(ctx, m->expected, &failed);
+  } else if (msg->type == WEFT_MSG_CLIENT_LABEL) {
+    const weft_client_label *m = (const weft_client_label *)msg;
+    c->kind = CALL_LABEL;
+    *head = HEAD(m);
+    c->has_version = true;
+    c->has_expected = m->has_expected != 0;
+    c->version = copy_text(ctx, m->version, &failed);
+    c->expected = copy_text(ctx, m->expected, &failed);
+  } else if (msg->type == WEFT_MSG_CLIENT_ABORT) {
+    const weft_client_abort *m = (const weft_client_abort *)msg;
+    c->kind = CALL_ABORT;
+    *head = HEAD(m);
+    c->reason = copy_text(ctx, m->reason, &failed);
+  } else if (msg->type == WEFT_MSG_CLIENT_PAUSE) {
+    const weft_client_pause *m = (const weft_client_pause *)msg;
+    c->kind = CALL_PAUSE;
+    *head = HEAD(m);
+    c->action = m->action;
+    c->clear_cache = m->clear_cache != 0;
+    c->reason = copy_text(ctx, m->mode, &failed);
+  } else if (msg->type == WEFT_MSG_CLIENT_CHECK) {
+    const weft_client_check *m = (const weft_client_check *)msg;
+    c->kind = CALL_CHECK;
+    *head = HEAD(m);
+    c->action = m->action;
+    c->info = weft_buf_ref(m->baseline);
+  } else {
+    const weft_client_cache *m = (const weft_client_cache *)msg;
+    c->kind = CALL_CACHE;
+    *head = HEAD(m);
+  }
+  return !failed;
+}
+
+static uint32_t default_timeout(const engine *e, engine_call_kind kind)
+{
+  switch (kind) {
+  case CALL_INIT:
+    return e->args.init_ms;
+  case CALL_UPDATE:
+    return e->args.update_ms;
+  case CALL_FINISH:
+    return e->args.finish_ms;
+  case CALL_START:
+    return e->args.start_ms;
+  case CALL_LABEL:
+  case CALL_ABORT:
+  case CALL_PAUSE:
+  case CALL_CHECK:
+  case CALL_CACHE:
+  case CALL_KINDS:
+    break;
+  }
+  return CALL_DEFAULT_MS;
+}
+
+/* What is wrong with the call's own fields, or NULL. */
+static const char *bad_field(const engine_call *c, const call_head *head,
+                             weft_str version)
+{
+  if (version.len > ENGINE_VERSION_MAX) {
+    return "weight_version is longer than 1024 bytes";
+  }
+  if (version.len > 0 && memchr(version.p, 0, version.len) != NULL) {
+    return "weight_version contains a NUL";
+  }
+  if (head->idem_key.len >= sizeof((engine_idem *)0)->key) {
+    return "Idempotency-Key is longer than 127 bytes";
+  }
+  if (head->timeout_ms > CALL_MAX_MS) {
+    return "timeout is over a day";
+  }
+  if ((c->kind == CALL_INIT || c->kind == CALL_UPDATE) && c->info == NULL) {
+    return "the transfer info is missing";
+  }
+  return NULL;
+}
+
+static weft_str version_of(const weft_msg *msg)
+{
+  if (msg->type == WEFT_MSG_CLIENT_FINISH) {
+    return ((const weft_client_finish *)msg)->version;
+  }
+  if (msg->type == WEFT_MSG_CLIENT_LABEL) {
+    return ((const weft_client_label *)msg)->version;
+  }
+  return (weft_str){ NULL, 0 };
+}
+
+engine_call *engine_call_open(weft_ctx *ctx, engine *e, const weft_msg *msg)
+{
+  engine_call *call = weft_alloc(ctx, sizeof *call);
+  call_head head = { 0 };
+  if (call == NULL || !take_fields(ctx, call, msg, &head)) {
+    engine_answer a = { .err = WEFT_E_NOMEM };
+    (void)snprintf(a.message, sizeof a.message,
+                   "engine: out of memory for a call; try again");
+    engine_reply_to(ctx, e, weft_return_of(msg), call == NULL ? CALL_ABORT : call->kind,
+                    weft_now_ms(ctx), &a);
+    engine_call_free(ctx, e, call);
+    return NULL;
+  }
+  call->ret = weft_return_of(msg);
+  call->caller = head.caller;
+  call->started_ms = weft_now_ms(ctx);
+  const char *bad = bad_field(call, &head, version_of(msg));
+  if (bad != NULL) {
+    engine_answer_err(ctx, e, call, WEFT_E_INVAL, "%s: %s", engine_call_name(call->kind),
+                      bad);
+    return NULL;
+  }
+  const uint32_t patience =
+      head.timeout_ms != 0 ? head.timeout_ms : default_timeout(e, call->kind);
+  call->due_ms = call->started_ms + patience;
+  if (head.session.len > 0) {
+    call->session_epoch = engine_session_epoch(e, head.session);
+    if (call->session_epoch == 0) {
+      engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                        "%s: Weft-Session '%.*s' is over; start a new weight update",
+                        engine_call_name(call->kind), (int)head.session.len,
+                        head.session.p);
+      return NULL;
+    }
+  }
+  if (head.idem_key.len > 0 && !idem_admit(ctx, e, call, head.idem_key, head.body_hash)) {
+    return NULL;
+  }
+  return call;
+}

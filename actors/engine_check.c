@@ -1,0 +1,413 @@
+/* Questions that only workers can answer, beside whatever the session does: the live
+ * table of one of them, checksums or the destructive reset of all. */
+#include "engine.h"
+#include "weft/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { QUERY_MS = 30000 };
+
+typedef struct engine_check {
+  struct engine_check *next;
+  engine_call *call; /* NULL: a query, answered through ret */
+  weft_return ret;
+  uint64_t started_ms;
+  uint32_t what; /* weft_query */
+  uint32_t open;
+  uint64_t *corr;   /* [world], 0 = not asked or answered */
+  weft_buf **parts; /* [world] */
+  weft_err err;
+  char text[256];
+} engine_check;
+
+static void check_free(weft_ctx *ctx, engine *e, engine_check *c)
+{
+  for (uint32_t i = 0; c->parts != NULL && i < e->world; i++) {
+    weft_buf_unref(c->parts[i]);
+  }
+  engine_call_free(ctx, e, c->call);
+  weft_free(ctx, c->parts);
+  weft_free(ctx, c->corr);
+  weft_free(ctx, c);
+}
+
+void engine_check_fini(weft_ctx *ctx, engine *e)
+{
+  engine_check *c;
+  while ((c = e->checks) != NULL) {
+    e->checks = c->next;
+    check_free(ctx, e, c);
+  }
+}
+
+static void answer(weft_ctx *ctx, engine *e, engine_check *c, const engine_answer *a)
+{
+  if (c->call != NULL) {
+    engine_call *call = c->call;
+    c->call = NULL;
+    engine_answer_call(ctx, e, call, a);
+    return;
+  }
+  engine_reply_to(ctx, e, c->ret, CALL_CHECK, c->started_ms, a);
+}
+
+static weft_buf *writer_take(weft_json_writer *w)
+{
+  char *text;
+  size_t len;
+  if (weft_jw_take(w, &text, &len) != WEFT_OK) {
+    return NULL;
+  }
+  weft_buf *buf = weft_buf_create(text, len);
+  free(text);
+  return buf;
+}
+
+/* ---- bodies */
+
+static weft_buf *weights_body(const engine *e, const weft_buf *table)
+{
+  char digest[64];
+  (void)snprintf(digest, sizeof digest, "xxh3-128:%016" PRIx64 "%016" PRIx64,
+                 e->visible.digest_hi, e->visible.digest_lo);
+  weft_json_writer w;
+  weft_jw_init(&w);
+  weft_jw_object(&w, NULL);
+  weft_jw_str(&w, "version", e->visible.version);
+  weft_jw_u64(&w, "weights_sequence", e->visible.weights_sequence);
+  weft_jw_str(&w, "digest", e->visible.weights_sequence == 0 ? NULL : digest);
+  weft_jw_raw(&w, "tensors", (const char *)table->data, table->len);
+  weft_jw_end(&w);
+  return writer_take(&w);
+}
+
+/* Joins the members of every rank's object into one object: {a}, {b} → {a,b}. */
+static weft_buf *joined_body(const engine *e, const engine_check *c, const char *open,
+                             const char *close)
+{
+  size_t total = strlen(open) + strlen(close) + 1;
+  for (uint32_t i = 0; i < e->world; i++) {
+    total += c->parts[i]->len + 1;
+  }
+  char *text = malloc(total);
+  if (text == NULL) {
+    return NULL;
+  }
+  size_t at = strlen(open);
+  memcpy(text, open, at);
+  for (uint32_t i = 0; i < e->world; i++) {
+    const weft_buf *part = c->parts[i];
+    if (part->len <= 2) {
+      continue; /* {} */
+    }
+    if (at > strlen(open)) {
+      text[at++] = ',';
+    }
+    memcpy(text + at, part->data + 1, part->len - 2);
+    at += part->len - 2;
+  }
+  memcpy(text + at, close, strlen(close));
+  at += strlen(close);
+  weft_buf *buf = weft_buf_create(text, at);
+  free(text);
+  return buf;
+}
+
+/* ---- compare: names whose checksum differs, or that only one side has */
+
+typedef struct pair {
+  const char *key, *value;
+} pair;
+
+static int by_key(const void *a, const void *b)
+{
+  return strcmp(((const pair *)a)->key, ((const pair *)b)->key);
+}
+
+/* Members of object, sorted; *count of them.  NULL = out of memory. */
+static pair *pairs_of(const weft_json *object, size_t *count)
+{
+  const size_t n = weft_json_count(object);
+  pair *pairs = calloc(n + 1, sizeof *pairs);
+  if (pairs == NULL) {
+    return NULL;
+  }
+  *count = 0;
+  for (const weft_json *m = weft_json_first(object); m != NULL; m = weft_json_next(m)) {
+    const char *value = weft_json_str(m);
+    pairs[(*count)++] = (pair){ weft_json_key(m), value == NULL ? "" : value };
+  }
+  qsort(pairs, *count, sizeof *pairs, by_key);
+  return pairs;
+}
+
+static void write_mismatches(weft_json_writer *w, const pair *a, size_t na, const pair *b,
+                             size_t nb)
+{
+  size_t i = 0;
+  size_t j = 0;
+  while (i < na || j < nb) {
+    const int order = i == na ? 1 : j == nb ? -1 : strcmp(a[i].key, b[j].key);
+    if (order == 0) {
+      if (strcmp(a[i].value, b[j].value) != 0) {
+        weft_jw_str(w, NULL, a[i].key);
+      }
+      i++;
+      j++;
+    } else {
+      weft_jw_str(w, NULL, order < 0 ? a[i++].key : b[j++].key);
+    }
+  }
+}
+
+static weft_buf *compared_body(const weft_json *now, const weft_json *baseline)
+{
+  size_t na = 0;
+  size_t nb = 0;
+  pair *a = pairs_of(now, &na);
+  pair *b = pairs_of(baseline, &nb);
+  weft_buf *body = NULL;
+  if (a != NULL && b != NULL) {
+    weft_json_writer list;
+    weft_jw_init(&list);
+    weft_jw_array(&list, NULL);
+    write_mismatches(&list, a, na, b, nb);
+    weft_jw_end(&list);
+    weft_buf *mismatches = writer_take(&list);
+    if (mismatches != NULL) {
+      weft_json_writer w;
+      weft_jw_init(&w);
+      weft_jw_object(&w, NULL);
+      weft_jw_bool(&w, "match", mismatches->len == 2); /* [] */
+      weft_jw_raw(&w, "mismatches", (const char *)mismatches->data, mismatches->len);
+      weft_jw_end(&w);
+      body = writer_take(&w);
+    }
+    weft_buf_unref(mismatches);
+  }
+  free(a);
+  free(b);
+  return body;
+}
+
+static weft_buf *compare(const engine *e, const engine_check *c, weft_why *why)
+{
+  weft_buf *body = NULL;
+  weft_json *now = NULL;
+  weft_json *baseline = NULL;
+  weft_buf *joined = joined_body(e, c, "{", "}");
+  why->err = WEFT_E_NOMEM;
+  (void)snprintf(why->text, sizeof why->text, "out of memory");
+  if (joined != NULL &&
+      weft_json_parse(joined->data, joined->len, NULL, &now, why) == WEFT_OK &&
+      weft_json_parse(c->call->info->data, c->call->info->len, NULL, &baseline, why) ==
+          WEFT_OK) {
+    body = compared_body(now, baseline);
+  }
+  weft_json_free(now);
+  weft_json_free(baseline);
+  weft_buf_unref(joined);
+  return body;
+}
+
+/* ---- all parts are here, or one failed */
+
+static void end(weft_ctx *ctx, engine *e, engine_check *c)
+{
+  engine_answer a = { .err = c->err };
+  weft_why why = { WEFT_E_NOMEM, "out of memory" };
+  weft_buf *body = NULL;
+  if (c->err != WEFT_OK) {
+    (void)snprintf(a.message, sizeof a.message, "%s", c->text);
+  } else if (c->what == WEFT_QUERY_WEIGHTS) {
+    body = weights_body(e, c->parts[0]);
+  } else if (c->what == WEFT_QUERY_RESET) {
+    body = weft_buf_create("{\"status\":\"reset\"}", 18);
+  } else if (c->call->action == WEFT_CHECK_COMPARE) {
+    body = compare(e, c, &why);
+  } else {
+    body = joined_body(e, c, "{\"checksums\":{", "}}");
+  }
+  if (c->err == WEFT_OK && body == NULL) {
+    a.err = why.err;
+    (void)snprintf(a.message, sizeof a.message, "weight_checker: %.400s", why.text);
+  }
+  a.body = body;
+  answer(ctx, e, c, &a);
+  weft_buf_unref(body);
+  for (uint32_t i = 0; i < e->world; i++) {
+    weft_ask_cancel(ctx, c->corr[i]);
+  }
+  for (engine_check **at = &e->checks; *at != NULL; at = &(*at)->next) {
+    if (*at == c) {
+      *at = c->next;
+      break;
+    }
+  }
+  check_free(ctx, e, c);
+}
+
+static void fail(engine_check *c, weft_err err, uint32_t rank, const char *text)
+{
+  if (c->err == WEFT_OK) {
+    c->err = err;
+    (void)snprintf(c->text, sizeof c->text, "rank %" PRIu32 ": %s", rank, text);
+  }
+}
+
+static void ask_rank(weft_ctx *ctx, engine *e, engine_check *c, uint32_t rank,
+                     uint64_t within_ms)
+{
+  const engine_member *m = &e->members[rank];
+  if (!engine_member_usable(m)) {
+    fail(c, WEFT_E_UNAVAIL, rank, m->why[0] == '\0' ? "is not in" : m->why);
+    return;
+  }
+  c->open++;
+  c->corr[rank] =
+      weft_ask(ctx, m->actor,
+               weft_msg_make(ctx, &(weft_w_query){ .h.type = WEFT_MSG_W_QUERY,
+                                                   .boot = e->args.boot_id,
+                                                   .incarnation = m->incarnation,
+                                                   .op = ++e->op_last,
+                                                   .what = c->what }
+                                       .h),
+               within_ms);
+}
+
+/* Asks the first rank only, or all.  Takes call. */
+static void begin(weft_ctx *ctx, engine *e, engine_call *call, weft_return ret,
+                  uint32_t what)
+{
+  engine_check *c = weft_alloc(ctx, sizeof *c);
+  const uint64_t now = weft_now_ms(ctx);
+  if (c != NULL) {
+    c->corr = weft_alloc(ctx, e->world * sizeof *c->corr);
+    c->parts = weft_alloc(ctx, e->world * sizeof *c->parts);
+  }
+  if (c == NULL || c->corr == NULL || c->parts == NULL) {
+    engine_answer a = { .err = WEFT_E_NOMEM, .message = "engine: out of memory" };
+    engine_check none = { .call = call, .ret = ret, .started_ms = now };
+    answer(ctx, e, &none, &a);
+    if (c != NULL) {
+      check_free(ctx, e, c);
+    }
+    return;
+  }
+  c->call = call;
+  c->ret = ret;
+  c->what = what;
+  c->started_ms = now;
+  c->next = e->checks;
+  e->checks = c;
+  const uint64_t within_ms = call == NULL         ? QUERY_MS
+                             : call->due_ms > now ? call->due_ms - now
+                                                  : 1;
+  for (uint32_t i = 0; i < (what == WEFT_QUERY_WEIGHTS ? 1 : e->world); i++) {
+    ask_rank(ctx, e, c, i, within_ms);
+  }
+  if (c->open == 0 || c->err != WEFT_OK) {
+    end(ctx, e, c);
+  }
+}
+
+bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
+{
+  engine_check *c = NULL;
+  uint32_t rank = 0;
+  for (engine_check *i = e->checks; i != NULL && c == NULL && msg->corr != 0;
+       i = i->next) {
+    for (uint32_t r = 0; r < e->world; r++) {
+      if (i->corr[r] == msg->corr) {
+        c = i;
+        rank = r;
+        break;
+      }
+    }
+  }
+  if (c == NULL) {
+    return false;
+  }
+  c->corr[rank] = 0;
+  c->open--;
+  if (msg->type == WEFT_MSG_W_ANSWER && ((const weft_w_answer *)msg)->json != NULL &&
+      ((const weft_w_answer *)msg)->json->len >= 2) {
+    c->parts[rank] = weft_buf_ref(((const weft_w_answer *)msg)->json);
+  } else if (msg->type == WEFT_MSG_W_REFUSED) {
+    const weft_w_refused *r = (const weft_w_refused *)msg;
+    fail(c, r->err == WEFT_OK ? WEFT_E_FAILED : (weft_err)r->err, rank,
+         r->text.p == NULL ? "refused" : r->text.p);
+  } else {
+    fail(c, WEFT_E_TIMEOUT, rank, "has not answered in time");
+  }
+  if (c->open == 0 || c->err != WEFT_OK) {
+    end(ctx, e, c);
+  }
+  return true;
+}
+
+void engine_check_begin(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  if (call->action == WEFT_CHECK_RESET && !e->args.allow_weight_reset) {
+    engine_answer_err(
+        ctx, e, call, WEFT_E_DENIED,
+        "weight_checker: action='reset' destroys the live weights; the server "
+        "allows it only when started with --allow-weight-reset");
+    return;
+  }
+  if (call->action == WEFT_CHECK_COMPARE && call->info == NULL) {
+    engine_answer_err(ctx, e, call, WEFT_E_INVAL,
+                      "action='compare' requires a 'baseline' object");
+    return;
+  }
+  begin(ctx, e, call, call->ret,
+        call->action == WEFT_CHECK_RESET ? WEFT_QUERY_RESET : WEFT_QUERY_CHECKSUM);
+}
+
+/* ---- what the engine knows by itself */
+
+static void answer_query(weft_ctx *ctx, engine *e, weft_return ret,
+                         const engine_answer *a)
+{
+  engine_reply_to(ctx, e, ret, CALL_CHECK, weft_now_ms(ctx), a);
+}
+
+void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q)
+{
+  const weft_return ret = weft_return_of(&q->h);
+  engine_answer a = { .err = WEFT_OK };
+  switch (q->what) {
+  case WEFT_QUERY_INFO:
+    answer_query(ctx, e, ret, &a);
+    break;
+  case WEFT_QUERY_STATUS:
+    a.body = engine_status_json(ctx, e);
+    a.err = a.body == NULL ? WEFT_E_NOMEM : WEFT_OK;
+    answer_query(ctx, e, ret, &a);
+    weft_buf_unref(a.body);
+    break;
+  case WEFT_QUERY_PAUSED:
+    a.body = e->paused ? weft_buf_create("{\"is_paused\":true}", 18)
+                       : weft_buf_create("{\"is_paused\":false}", 19);
+    answer_query(ctx, e, ret, &a);
+    weft_buf_unref(a.body);
+    break;
+  case WEFT_QUERY_READY:
+    if (!engine_ready(e, a.message, sizeof a.message)) {
+      a.err = WEFT_E_UNAVAIL;
+    }
+    answer_query(ctx, e, ret, &a);
+    break;
+  case WEFT_QUERY_WEIGHTS:
+    begin(ctx, e, NULL, ret, WEFT_QUERY_WEIGHTS);
+    break;
+  default:
+    a.err = WEFT_E_INVAL;
+    (void)snprintf(a.message, sizeof a.message, "unknown query %" PRIu32, q->what);
+    answer_query(ctx, e, ret, &a);
+    break;
+  }
+}

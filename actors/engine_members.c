@@ -1,0 +1,312 @@
+#include "engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { ADOPT_MS = 5000 };
+
+weft_err engine_members_init(weft_ctx *ctx, engine *e)
+{
+  e->members = weft_alloc(ctx, e->world * sizeof *e->members);
+  if (e->members == NULL) {
+    return WEFT_E_NOMEM;
+  }
+  for (uint32_t i = 0; i < e->world; i++) {
+    e->members[i].rank = i;
+    (void)snprintf(e->members[i].why, sizeof e->members[i].why, "has not joined yet");
+  }
+  return WEFT_OK;
+}
+
+bool engine_member_usable(const engine_member *m)
+{
+  return m->state == MEMBER_READY || m->state == MEMBER_BEHIND;
+}
+
+bool engine_ready(const engine *e, char *reason, size_t cap)
+{
+  for (uint32_t i = 0; i < e->world; i++) {
+    const engine_member *m = &e->members[i];
+    if (m->state != MEMBER_READY) {
+      (void)snprintf(reason, cap, "rank %" PRIu32 " is %s: %s", i,
+                     engine_member_state_name(m->state),
+                     m->state == MEMBER_BEHIND
+                         ? "it has no weights; a full update brings it back"
+                         : m->why);
+      return false;
+    }
+  }
+  return true;
+}
+
+/* ---- coming in */
+
+static void admit(weft_ctx *ctx, engine *e, engine_member *m)
+{
+  const engine_arrival a = m->arrival;
+  m->arrival = (engine_arrival){ .waiting = false };
+  m->state = MEMBER_ADOPTING;
+  m->incarnation = a.incarnation;
+  m->actor = a.actor;
+  m->kind = a.kind;
+  m->pid = a.pid;
+  m->no_grant = false;
+  m->stamp_ns = 0;
+  m->granted_at_ms = 0;
+  m->reported = (weft_w_state){ .pid = a.pid };
+  (void)snprintf(m->why, sizeof m->why, "is being adopted");
+  m->beat = weft_ask(
+      ctx, m->actor,
+      weft_msg_make(ctx, &(weft_w_adopt){ .h.type = WEFT_MSG_W_ADOPT,
+                                          .boot = e->args.boot_id,
+                                          .incarnation = m->incarnation,
+                                          .op = ++e->op_last,
+                                          .rank = m->rank,
+                                          .world_size = e->world,
+                                          .dp_index = e->args.dp_index,
+                                          .sequence = e->visible.weights_sequence,
+                                          .digest_hi = m->digest_hi,
+                                          .digest_lo = m->digest_lo }
+                              .h),
+      ADOPT_MS);
+}
+
+/* Between a record's issue and its visibility nobody comes in: it could not be told apart
+ * whether a newcomer has what is being published. */
+static bool door_is_shut(const engine *e)
+{
+  return e->change.pending && !e->change.label;
+}
+
+static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool fenced,
+                 const char *why);
+
+void engine_on_member_up(weft_ctx *ctx, engine *e, const weft_member_up *up)
+{
+  e->supervisor = up->h.from;
+  if (up->rank >= e->world) {
+    weft_log(ctx, WEFT_LOG_ERROR,
+             "a member for rank %" PRIu32 " of %" PRIu32 " is ignored", up->rank,
+             e->world);
+    return;
+  }
+  engine_member *m = &e->members[up->rank];
+  e->joined_ever = e->joined_ever || up->kind == WEFT_MEMBER_JOINED;
+  m->arrival = (engine_arrival){ .waiting = true,
+                                 .incarnation = up->incarnation,
+                                 .actor = up->actor,
+                                 .kind = up->kind,
+                                 .pid = up->pid };
+  if (m->state != MEMBER_ABSENT && m->state != MEMBER_LOST) {
+    lost(ctx, e, m, false, "was replaced by a new incarnation");
+  }
+  if (m->state == MEMBER_ABSENT && m->arrival.waiting && !door_is_shut(e)) {
+    admit(ctx, e, m);
+  }
+}
+
+void engine_admit_arrivals(weft_ctx *ctx, engine *e)
+{
+  for (uint32_t i = 0; i < e->world; i++) {
+    engine_member *m = &e->members[i];
+    if (m->arrival.waiting && m->state == MEMBER_ABSENT && !door_is_shut(e)) {
+      admit(ctx, e, m);
+    }
+  }
+}
+
+static void adopted(weft_ctx *ctx, engine *e, engine_member *m)
+{
+  const weft_w_state *r = &m->reported;
+  const bool has_it = r->weights_sequence == e->visible.weights_sequence &&
+                      (e->visible.weights_sequence == 0 ||
+                       (r->digest_hi == m->digest_hi && r->digest_lo == m->digest_lo));
+  m->state = has_it ? MEMBER_READY : MEMBER_BEHIND;
+  m->why[0] = '\0';
+  weft_log(ctx, WEFT_LOG_INFO,
+           "rank %" PRIu32 " is %s incarnation=%016" PRIx64 " pid=%" PRIu32, m->rank,
+           engine_member_state_name(m->state), m->incarnation, m->pid);
+  engine_publish_worker(ctx, e, m, has_it ? "up" : "behind");
+  engine_publish_status(ctx, e);
+  (void)weft_timer_start(ctx, e->args.beat_ms, ENGINE_TAG(TIMER_BEAT, m->rank));
+}
+
+void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank)
+{
+  engine_member *m = &e->members[rank];
+  if (!engine_member_usable(m)) {
+    return;
+  }
+  m->state = MEMBER_READY;
+  m->reported.weights_sequence = e->change.next.weights_sequence;
+  m->reported.digest_hi = m->next_digest_hi;
+  m->reported.digest_lo = m->next_digest_lo;
+  (void)ctx;
+}
+
+/* ---- heartbeats and grants */
+
+void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank)
+{
+  engine_member *m = &e->members[rank];
+  if (!engine_member_usable(m)) {
+    return; /* the next incarnation starts its own */
+  }
+  (void)weft_timer_start(ctx, e->args.beat_ms, ENGINE_TAG(TIMER_BEAT, rank));
+  if (m->beat != 0) {
+    return;
+  }
+  const bool grant = !m->no_grant && m->stamp_ns != 0;
+  if (grant) {
+    m->granted_at_ms = m->stamp_at_ms;
+  }
+  m->beat = weft_ask(ctx, m->actor,
+                     weft_msg_make(ctx, &(weft_w_beat){ .h.type = WEFT_MSG_W_BEAT,
+                                                        .boot = e->args.boot_id,
+                                                        .incarnation = m->incarnation,
+                                                        .op = ++e->op_last,
+                                                        .echo_ns = m->stamp_ns,
+                                                        .grant = grant }
+                                             .h),
+                     (uint64_t)e->args.beat_ms * 4);
+}
+
+static void beat_failed(weft_ctx *ctx, engine *e, engine_member *m, const char *why)
+{
+  const uint64_t silent = weft_now_ms(ctx) - m->stamp_at_ms;
+  if (m->state == MEMBER_ADOPTING || silent >= ENGINE_HUNG_MS) {
+    char text[128];
+    (void)snprintf(text, sizeof text, "%.80s", why);
+    engine_fence(ctx, e, m->rank, text);
+  }
+}
+
+bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
+{
+  engine_member *m = NULL;
+  for (uint32_t i = 0; i < e->world && m == NULL; i++) {
+    m = e->members[i].beat == msg->corr ? &e->members[i] : NULL;
+  }
+  if (m == NULL || msg->corr == 0) {
+    return false;
+  }
+  m->beat = 0;
+  if (msg->type == WEFT_MSG_ASK_FAILED) {
+    beat_failed(ctx, e, m, "does not answer heartbeats");
+    return true;
+  }
+  const weft_w_state *s = (const weft_w_state *)msg;
+  if (msg->type != WEFT_MSG_W_STATE || s->boot != e->args.boot_id ||
+      s->incarnation != m->incarnation) {
+    beat_failed(ctx, e, m, "answers heartbeats as somebody else");
+    return true;
+  }
+  const uint64_t sequence = m->reported.weights_sequence;
+  m->reported = *s;
+  m->reported.pid = s->pid != 0 ? s->pid : m->pid;
+  if (m->reported.weights_sequence < sequence) {
+    m->reported.weights_sequence =
+        sequence; /* overtaken by a PUBLISH that it has confirmed */
+  }
+  m->stamp_ns = s->stamp_ns;
+  m->stamp_at_ms = weft_now_ms(ctx);
+  if (m->state == MEMBER_ADOPTING) {
+    adopted(ctx, e, m);
+  }
+  return true;
+}
+
+/* ---- going out */
+
+static void fenced(weft_ctx *ctx, engine *e, engine_member *m)
+{
+  weft_timer_cancel(ctx, m->fence_timer);
+  m->fence_timer = 0;
+  m->state = MEMBER_ABSENT;
+  m->actor = 0;
+  engine_publish_worker(ctx, e, m, "fenced");
+  engine_publish_status(ctx, e);
+  engine_round_fenced(ctx, e, m->rank);
+  engine_admit_arrivals(ctx, e);
+}
+
+/* m is not to be asked anything any more; it may serve readers until it is fenced. */
+static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
+                 const char *why)
+{
+  weft_ask_cancel(ctx, m->beat);
+  m->beat = 0;
+  m->no_grant = true;
+  m->state = MEMBER_LOST;
+  (void)snprintf(m->why, sizeof m->why, "%s", why);
+  weft_log(ctx, WEFT_LOG_WARN, "rank %" PRIu32 " is down: %s incarnation=%016" PRIx64,
+           m->rank, why, m->incarnation);
+  engine_publish_worker(ctx, e, m, "down");
+  const uint64_t now = weft_now_ms(ctx);
+  const uint64_t over = m->granted_at_ms == 0 ? now : m->granted_at_ms + e->args.fence_ms;
+  if (!is_fenced && over > now) {
+    m->fence_timer = weft_timer_start(ctx, over - now, ENGINE_TAG(TIMER_FENCE, m->rank));
+  }
+  char reason[256];
+  (void)snprintf(reason, sizeof reason, "rank %" PRIu32 " is down: %s", m->rank, m->why);
+  engine_round_lost(ctx, e, m->rank, m->why);
+  if (e->session.state == WEFTI_OPEN && e->call == NULL) {
+    engine_abort_begin(ctx, e, NULL, reason);
+  }
+  if (m->state == MEMBER_LOST && (is_fenced || over <= now)) {
+    fenced(ctx, e, m);
+  }
+}
+
+void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *down)
+{
+  e->supervisor = down->h.from;
+  if (down->rank >= e->world) {
+    return;
+  }
+  engine_member *m = &e->members[down->rank];
+  if (m->arrival.waiting && m->arrival.incarnation == down->incarnation) {
+    m->arrival = (engine_arrival){ .waiting = false };
+    return;
+  }
+  if (m->state == MEMBER_ABSENT || m->incarnation != down->incarnation) {
+    return;
+  }
+  if (m->state == MEMBER_LOST) {
+    if (down->fenced != 0) {
+      fenced(ctx, e, m);
+    }
+    return;
+  }
+  lost(ctx, e, m, down->fenced != 0, down->why.p == NULL ? "went down" : down->why.p);
+}
+
+void engine_fence(weft_ctx *ctx, engine *e, uint32_t rank, const char *why)
+{
+  engine_member *m = &e->members[rank];
+  if (m->state == MEMBER_ABSENT) {
+    return;
+  }
+  if (e->supervisor != 0) {
+    (void)weft_send(
+        ctx, e->supervisor,
+        weft_msg_make(ctx, &(weft_member_fence){ .h.type = WEFT_MSG_MEMBER_FENCE,
+                                                 .h.flags = WEFT_MSG_F_RESERVED,
+                                                 .rank = rank,
+                                                 .incarnation = m->incarnation,
+                                                 .why = { why, (uint32_t)strlen(why) } }
+                                .h));
+  }
+  if (m->state != MEMBER_LOST) {
+    lost(ctx, e, m, false, why);
+  }
+}
+
+void engine_fence_due(weft_ctx *ctx, engine *e, uint32_t rank, uint64_t timer)
+{
+  engine_member *m = &e->members[rank];
+  if (m->state == MEMBER_LOST && m->fence_timer == timer) {
+    fenced(ctx, e, m);
+  }
+}

@@ -1,0 +1,367 @@
+#include "engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *engine_phase_name(engine_phase phase)
+{
+  static const char *const names[] = {
+    [PHASE_NONE] = "",       [PHASE_START] = "start",   [PHASE_ACCEPT] = "accept",
+    [PHASE_GO] = "transfer", [PHASE_FINISH] = "finish", [PHASE_PUBLISH] = "publish",
+    [PHASE_ABORT] = "abort", [PHASE_QUERY] = "query",
+  };
+  return names[phase];
+}
+
+#define ENVELOPE(e, m, op_)                                                              \
+  .boot = (e)->args.boot_id, .incarnation = (m)->incarnation, .epoch = (e)->round.epoch, \
+  .op = (op_)
+
+/* The one message of this round for rank.  NULL = out of memory. */
+static weft_msg *question(weft_ctx *ctx, engine *e, const engine_member *m, uint64_t op)
+{
+  const uint32_t left_ms = (uint32_t)(e->round.due_ms - e->round.began_ms);
+  const uint32_t what =
+      e->session.state == WEFTI_INIT ? WEFT_TRANSFER_INIT : WEFT_TRANSFER_UPDATE;
+  switch (e->round.phase) {
+  case PHASE_START:
+    return weft_msg_make(ctx,
+                         &(weft_w_start){ .h.type = WEFT_MSG_W_START,
+                                          ENVELOPE(e, m, op),
+                                          .draft = e->session.draft,
+                                          .base_sequence = e->visible.weights_sequence,
+                                          .base_digest_hi = m->digest_hi,
+                                          .base_digest_lo = m->digest_lo }
+                              .h);
+  case PHASE_ACCEPT:
+    return weft_msg_make(ctx, &(weft_w_accept){ .h.type = WEFT_MSG_W_ACCEPT,
+                                                ENVELOPE(e, m, op),
+                                                .what = what,
+                                                .timeout_ms = left_ms,
+                                                .info = e->call->info }
+                                   .h);
+  case PHASE_GO:
+    return weft_msg_make(ctx, &(weft_w_go){ .h.type = WEFT_MSG_W_GO,
+                                            ENVELOPE(e, m, op),
+                                            .what = what,
+                                            .timeout_ms = left_ms }
+                                   .h);
+  case PHASE_FINISH:
+    return weft_msg_make(
+        ctx, &(weft_w_finish){ .h.type = WEFT_MSG_W_FINISH,
+                               ENVELOPE(e, m, op),
+                               .strict = e->call->strict || e->args.strict_coverage,
+                               .timeout_ms = left_ms }
+                  .h);
+  case PHASE_PUBLISH:
+    return weft_msg_make(ctx,
+                         &(weft_w_publish){ .h.type = WEFT_MSG_W_PUBLISH,
+                                            ENVELOPE(e, m, op),
+                                            .sequence = e->change.next.weights_sequence }
+                              .h);
+  case PHASE_ABORT:
+    return weft_msg_make(
+        ctx,
+        &(weft_w_abort){ .h.type = WEFT_MSG_W_ABORT,
+                         ENVELOPE(e, m, op),
+                         .reason = { e->last_abort, (uint32_t)strlen(e->last_abort) } }
+             .h);
+  case PHASE_NONE:
+  case PHASE_QUERY:
+    break;
+  }
+  return NULL;
+}
+
+static void reply_clear(engine_reply *r)
+{
+  weft_buf_unref(r->json);
+  *r = (engine_reply){ .state = REPLY_NONE };
+}
+
+static void reply_fail(engine_reply *r, weft_err err, const char *text)
+{
+  r->state = REPLY_FAILED;
+  r->err = err;
+  (void)snprintf(r->text, sizeof r->text, "%s", text);
+}
+
+/* An absent rank needs no PUBLISH and no ABORT: nothing of it can serve anybody. */
+static bool absence_is_fine(engine_phase phase)
+{
+  return phase == PHASE_PUBLISH || phase == PHASE_ABORT;
+}
+
+static void ask(weft_ctx *ctx, engine *e, uint32_t rank)
+{
+  engine_member *m = &e->members[rank];
+  engine_reply *r = &e->round.replies[rank];
+  reply_clear(r);
+  r->incarnation = m->incarnation;
+  if (!engine_member_usable(m)) {
+    const bool holds_nothing = m->state == MEMBER_ABSENT || m->state == MEMBER_ADOPTING;
+    if (holds_nothing && absence_is_fine(e->round.phase)) {
+      r->state = REPLY_OK;
+      r->err = WEFT_E_DOWN;
+      return;
+    }
+    if (m->state == MEMBER_LOST && absence_is_fine(e->round.phase)) {
+      r->state = REPLY_ASKED; /* ends when it is fenced */
+      e->round.open++;
+      return;
+    }
+    reply_fail(r, WEFT_E_DOWN, m->why[0] == '\0' ? "has not joined" : m->why);
+    return;
+  }
+  r->state = REPLY_ASKED;
+  r->op = ++e->op_last;
+  r->corr = weft_ask(ctx, m->actor, question(ctx, e, m, r->op),
+                     e->round.due_ms - e->round.began_ms);
+  e->round.open++;
+}
+
+static bool any_failed(const engine *e)
+{
+  for (uint32_t i = 0; i < e->world; i++) {
+    if (e->round.replies[i].state == REPLY_REFUSED ||
+        e->round.replies[i].state == REPLY_FAILED) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void stop_asking(weft_ctx *ctx, engine *e)
+{
+  for (uint32_t i = 0; i < e->world; i++) {
+    if (e->round.replies[i].corr != 0) {
+      weft_ask_cancel(ctx, e->round.replies[i].corr);
+      e->round.replies[i].corr = 0;
+    }
+  }
+}
+
+static void end_if_over(weft_ctx *ctx, engine *e)
+{
+  if (e->round.phase == PHASE_NONE) {
+    return;
+  }
+  const bool failed = any_failed(e);
+  if (e->round.open > 0 && !(failed && !e->round.to_end)) {
+    return;
+  }
+  stop_asking(ctx, e);
+  engine_round_fn *done = e->round.done;
+  e->round.done = NULL;
+  const engine_phase phase = e->round.phase;
+  done(ctx, e, !failed);
+  /* Replies stay readable until the next round; only the phase says that this one is
+   * over, unless done has begun another. */
+  if (e->round.done == NULL && e->round.phase == phase) {
+    e->round.phase = PHASE_NONE;
+  }
+}
+
+void engine_round_begin(weft_ctx *ctx, engine *e, engine_phase phase, uint64_t timeout_ms,
+                        engine_round_fn *done)
+{
+  e->round.phase = phase;
+  e->round.done = done;
+  e->round.epoch = e->session.epoch;
+  e->round.began_ms = weft_now_ms(ctx);
+  e->round.due_ms = e->round.began_ms + timeout_ms;
+  e->round.open = 0;
+  e->round.to_end = phase == PHASE_FINISH || absence_is_fine(phase);
+  bool refused = false;
+  for (uint32_t rank = 0; rank < e->world; rank++) {
+    /* With a rank known to be down, no other may enter a phase it could not leave. */
+    engine_reply *r = &e->round.replies[rank];
+    reply_clear(r);
+    refused =
+        refused || (!engine_member_usable(&e->members[rank]) && !absence_is_fine(phase));
+  }
+  for (uint32_t rank = 0; rank < e->world; rank++) {
+    if (!refused || !engine_member_usable(&e->members[rank])) {
+      ask(ctx, e, rank);
+    }
+  }
+  end_if_over(ctx, e);
+}
+
+void engine_round_cancel(weft_ctx *ctx, engine *e)
+{
+  stop_asking(ctx, e);
+  e->round.phase = PHASE_NONE;
+  e->round.done = NULL;
+  e->round.open = 0;
+}
+
+static engine_reply *reply_of(engine *e, uint64_t corr, uint32_t *rank)
+{
+  if (e->round.phase == PHASE_NONE || corr == 0) {
+    return NULL;
+  }
+  for (uint32_t i = 0; i < e->world; i++) {
+    if (e->round.replies[i].corr == corr) {
+      *rank = i;
+      return &e->round.replies[i];
+    }
+  }
+  return NULL;
+}
+
+static void take_ok(engine_reply *r, const weft_w_ok *m)
+{
+  r->state = REPLY_OK;
+  r->tensors = m->tensors;
+  r->bytes = m->bytes;
+}
+
+static void take_finished(engine_reply *r, const weft_w_finished *m)
+{
+  r->state = REPLY_OK;
+  r->digest_hi = m->digest_hi;
+  r->digest_lo = m->digest_lo;
+  r->tensors = m->tensors;
+  r->bytes = m->bytes;
+  r->received = m->received;
+  r->received_bytes = m->received_bytes;
+  r->missing = m->missing;
+  r->json = weft_buf_ref(m->missing_names);
+}
+
+static void take_refused(engine_reply *r, const weft_w_refused *m)
+{
+  r->state = REPLY_REFUSED;
+  r->err = m->err == WEFT_OK ? WEFT_E_FAILED : (weft_err)m->err;
+  r->correctable = m->correctable != 0;
+  (void)snprintf(r->text, sizeof r->text, "%.*s", (int)m->text.len,
+                 m->text.p == NULL ? "" : m->text.p);
+}
+
+/* The envelope is checked although answers are matched by question: a peer that answers
+ * with another life's numbers has not done what was asked. */
+static void take_answer(const engine *e, engine_reply *r, const weft_msg *msg)
+{
+  const weft_w_ok *env = (const weft_w_ok *)msg; /* all of them begin with the envelope */
+  const bool known = msg->type == WEFT_MSG_W_OK || msg->type == WEFT_MSG_W_FINISHED ||
+                     msg->type == WEFT_MSG_W_REFUSED;
+  if (!known || env->boot != e->args.boot_id || env->incarnation != r->incarnation ||
+      env->op != r->op) {
+    reply_fail(r, WEFT_E_PROTO, "answered with another operation's envelope");
+  } else if (msg->type == WEFT_MSG_W_REFUSED) {
+    take_refused(r, (const weft_w_refused *)msg);
+  } else if ((e->round.phase == PHASE_FINISH) != (msg->type == WEFT_MSG_W_FINISHED)) {
+    reply_fail(r, WEFT_E_PROTO, "answered with the wrong kind of message");
+  } else if (msg->type == WEFT_MSG_W_FINISHED) {
+    take_finished(r, (const weft_w_finished *)msg);
+  } else {
+    take_ok(r, (const weft_w_ok *)msg);
+  }
+}
+
+bool engine_round_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
+{
+  uint32_t rank = 0;
+  engine_reply *r = reply_of(e, msg->corr, &rank);
+  if (r == NULL) {
+    return false;
+  }
+  r->corr = 0;
+  if (msg->type == WEFT_MSG_ASK_FAILED) {
+    const weft_err why = (weft_err)((const weft_ask_failed_msg *)msg)->reason;
+    reply_fail(r, why,
+               why == WEFT_E_TIMEOUT ? "has not answered in time" : weft_strerror(why));
+  } else {
+    take_answer(e, r, msg);
+  }
+  if (r->state != REPLY_OK && absence_is_fine(e->round.phase)) {
+    char why[128];
+    (void)snprintf(why, sizeof why, "did not confirm %s: %.80s",
+                   engine_phase_name(e->round.phase), r->text);
+    r->state = REPLY_ASKED; /* stays open until it is fenced */
+    engine_fence(ctx, e, rank, why);
+    return true;
+  }
+  if (e->round.phase == PHASE_PUBLISH) {
+    engine_member_published(ctx, e, rank);
+  }
+  e->round.open--;
+  end_if_over(ctx, e);
+  return true;
+}
+
+void engine_round_lost(weft_ctx *ctx, engine *e, uint32_t rank, const char *why)
+{
+  engine_reply *r = &e->round.replies[rank];
+  if (e->round.phase == PHASE_NONE || r->state != REPLY_ASKED ||
+      absence_is_fine(e->round.phase)) {
+    return;
+  }
+  weft_ask_cancel(ctx, r->corr);
+  r->corr = 0;
+  reply_fail(r, WEFT_E_DOWN, why);
+  e->round.open--;
+  end_if_over(ctx, e);
+}
+
+void engine_round_fenced(weft_ctx *ctx, engine *e, uint32_t rank)
+{
+  engine_reply *r = &e->round.replies[rank];
+  if (e->round.phase == PHASE_NONE || r->state != REPLY_ASKED ||
+      !absence_is_fine(e->round.phase)) {
+    return;
+  }
+  if (r->corr != 0) {
+    weft_ask_cancel(ctx, r->corr);
+    r->corr = 0;
+  }
+  r->state = REPLY_OK;
+  r->err = WEFT_E_DOWN; /* OK by absence: how finish knows whom to name in Weft-Fenced */
+  e->round.open--;
+  end_if_over(ctx, e);
+}
+
+static void add_rank(char *list, size_t cap, uint32_t rank)
+{
+  const size_t at = strlen(list);
+  (void)snprintf(list + at, cap - at, "%srank %" PRIu32, at == 0 ? "" : ", ", rank);
+}
+
+void engine_round_blame(weft_ctx *ctx, const engine *e, engine_answer *a, char *culprits,
+                        size_t cap)
+{
+  const engine_reply *first = NULL;
+  uint32_t first_rank = 0;
+  culprits[0] = '\0';
+  for (uint32_t i = 0; i < e->world; i++) {
+    const engine_reply *r = &e->round.replies[i];
+    const bool late = r->state == REPLY_ASKED && weft_now_ms(ctx) >= e->round.due_ms;
+    if (r->state != REPLY_REFUSED && r->state != REPLY_FAILED && !late) {
+      continue;
+    }
+    add_rank(culprits, cap, i);
+    if (first == NULL || (first->state == REPLY_ASKED && !late)) {
+      first = r;
+      first_rank = i;
+    }
+  }
+  const char *text =
+      first == NULL || first->text[0] == '\0' ? "has not answered in time" : first->text;
+  const engine_member *m = &e->members[first_rank];
+  a->err = first == NULL || first->err == WEFT_OK ? WEFT_E_TIMEOUT : first->err;
+  a->phase = engine_phase_name(e->round.phase);
+  a->culprits = culprits;
+  const size_t at = strlen(a->message);
+  (void)snprintf(a->message + at, sizeof a->message - at, "rank %" PRIu32 ": %s",
+                 first_rank, text);
+  if (a->err == WEFT_E_TIMEOUT) {
+    const size_t end = strlen(a->message);
+    (void)snprintf(a->message + end, sizeof a->message - end,
+                   " (late: %.120s; rank %" PRIu32 " had received %" PRIu64 " of %" PRIu64
+                   " bytes after %.1f s)",
+                   culprits, first_rank, m->reported.received, m->reported.expected,
+                   (double)(weft_now_ms(ctx) - e->round.began_ms) / 1000.0);
+  }
+}

@@ -1,0 +1,314 @@
+#include "engine.h"
+#include "weft/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const char *engine_member_state_name(engine_member_state state)
+{
+  static const char *const names[] = {
+    [MEMBER_ABSENT] = "absent", [MEMBER_ADOPTING] = "adopting", [MEMBER_READY] = "ready",
+    [MEMBER_BEHIND] = "behind", [MEMBER_LOST] = "lost",
+  };
+  return names[state];
+}
+
+static const char *phase_name(uint32_t phase)
+{
+  static const char *const names[] = {
+    [WEFT_WORKER_IDLE] = "idle",           [WEFT_WORKER_OPEN] = "open",
+    [WEFT_WORKER_ACCEPTING] = "accepting", [WEFT_WORKER_ACCEPTED] = "accepted",
+    [WEFT_WORKER_RECEIVING] = "receiving", [WEFT_WORKER_FINISHING] = "finishing",
+    [WEFT_WORKER_INSTALLED] = "installed", [WEFT_WORKER_ABORTING] = "aborting",
+    [WEFT_WORKER_POISONED] = "poisoned",
+  };
+  return phase < sizeof names / sizeof names[0] ? names[phase] : "unknown";
+}
+
+void engine_session_id(const engine *e, uint64_t epoch, char *out, size_t cap)
+{
+  (void)snprintf(out, cap, "%016" PRIx64 "-%" PRIu64, e->args.boot_id, epoch);
+}
+
+uint64_t engine_session_epoch(const engine *e, weft_str id)
+{
+  char text[64];
+  char *end = NULL;
+  if (id.len >= sizeof text || id.len < 18) {
+    return 0;
+  }
+  memcpy(text, id.p, id.len);
+  text[id.len] = '\0';
+  const uint64_t epoch = strtoull(text + 17, &end, 10);
+  char exact[64];
+  engine_session_id(e, epoch, exact, sizeof exact);
+  return strcmp(exact, text) == 0 ? epoch : 0;
+}
+
+/* ---- pieces */
+
+static void jw_hex64(weft_json_writer *w, const char *key, uint64_t v)
+{
+  char text[17];
+  (void)snprintf(text, sizeof text, "%016" PRIx64, v);
+  weft_jw_str(w, key, text);
+}
+
+/* null as long as there are no weights. */
+static void jw_digest(weft_json_writer *w, const char *key, uint64_t sequence,
+                      uint64_t hi, uint64_t lo)
+{
+  char text[48];
+  if (sequence == 0) {
+    weft_jw_null(w, key);
+    return;
+  }
+  (void)snprintf(text, sizeof text, "xxh3-128:%016" PRIx64 "%016" PRIx64, hi, lo);
+  weft_jw_str(w, key, text);
+}
+
+static void jw_time(weft_json_writer *w, const char *key, uint64_t unix_ms)
+{
+  const time_t seconds = (time_t)(unix_ms / 1000);
+  struct tm tm;
+  char text[64];
+  if (gmtime_r(&seconds, &tm) == NULL) {
+    weft_jw_null(w, key);
+    return;
+  }
+  (void)snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%03uZ",
+                 tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min,
+                 tm.tm_sec, (unsigned)(unix_ms % 1000));
+  weft_jw_str(w, key, text);
+}
+
+static weft_buf *take(weft_json_writer *w)
+{
+  char *text;
+  size_t len;
+  if (weft_jw_take(w, &text, &len) != WEFT_OK) {
+    return NULL;
+  }
+  weft_buf *buf = weft_buf_create(text, len);
+  free(text);
+  return buf;
+}
+
+/* ---- the status */
+
+static void write_session(weft_ctx *ctx, weft_json_writer *w, const engine *e)
+{
+  if (e->session.state == WEFTI_IDLE || e->session.state == WEFTI_INIT) {
+    weft_jw_null(w, "session");
+    return;
+  }
+  const uint64_t now = weft_now_ms(ctx);
+  char id[64];
+  engine_session_id(e, e->session.epoch, id, sizeof id);
+  weft_jw_object(w, "session");
+  weft_jw_str(w, "id", id);
+  weft_jw_str(w, "state", wefti_session_state_name(e->session.state));
+  weft_jw_u64(w, "started_ms_ago", now - e->session.opened_ms);
+  weft_jw_u64(w, "lease_ms", e->args.lease_ms);
+  weft_jw_u64(w, "holder", e->session.caller);
+  weft_jw_u64(w, "updates", e->session.updates);
+  weft_jw_u64(w, "received_tensors", e->session.received_tensors);
+  weft_jw_u64(w, "received_bytes", e->session.received_bytes);
+  if (e->call != NULL) {
+    weft_jw_object(w, "call");
+    weft_jw_str(w, "operation", engine_call_name(e->call->kind));
+    weft_jw_str(w, "phase", engine_phase_name(e->round.phase));
+    weft_jw_u64(w, "elapsed_ms", now - e->call->started_ms);
+    weft_jw_u64(w, "left_ms", e->call->due_ms > now ? e->call->due_ms - now : 0);
+    weft_jw_end(w);
+  }
+  weft_jw_end(w);
+}
+
+static void write_worker(weft_json_writer *w, const engine_member *m)
+{
+  const weft_w_state *r = &m->reported;
+  const bool in = engine_member_usable(m);
+  weft_jw_object(w, NULL);
+  weft_jw_u64(w, "rank", m->rank);
+  weft_jw_str(w, "state", engine_member_state_name(m->state));
+  weft_jw_str(w, "phase", in ? phase_name(r->phase) : "");
+  jw_hex64(w, "incarnation", m->incarnation);
+  weft_jw_u64(w, "pid", m->pid);
+  weft_jw_u64(w, "sequence", in ? r->weights_sequence : 0);
+  jw_digest(w, "digest", in ? r->weights_sequence : 0, r->digest_hi, r->digest_lo);
+  weft_jw_u64(w, "tensors", in ? r->tensors : 0);
+  weft_jw_u64(w, "bytes", in ? r->bytes : 0);
+  weft_jw_u64(w, "received", in ? r->received : 0);
+  weft_jw_u64(w, "expected", in ? r->expected : 0);
+  weft_jw_u64(w, "readers", in ? r->readers : 0);
+  weft_jw_u64(w, "snapshots", in ? r->snapshots : 0);
+  weft_jw_str(w, "why", m->why);
+  weft_jw_end(w);
+}
+
+static void write_last(weft_json_writer *w, const engine *e)
+{
+  weft_jw_object(w, "last_update");
+  weft_jw_u64(w, "received_tensors", e->last.received);
+  weft_jw_u64(w, "received_bytes", e->last.received_bytes);
+  weft_jw_u64(w, "elapsed_ms", e->last.elapsed_ms);
+  weft_jw_u64(w, "missing", e->last.missing);
+  if (e->last.missing_names != NULL) {
+    weft_jw_raw(w, "missing_names", (const char *)e->last.missing_names->data,
+                e->last.missing_names->len);
+  }
+  weft_jw_end(w);
+}
+
+static void write_head(weft_json_writer *w, const engine *e)
+{
+  weft_jw_str(w, "version", e->visible.version);
+  weft_jw_bool(w, "declared", e->visible.declared);
+  weft_jw_u64(w, "sequence", e->visible.sequence);
+  weft_jw_u64(w, "weights_sequence", e->visible.weights_sequence);
+  jw_hex64(w, "boot_id", e->args.boot_id);
+  weft_jw_str(w, "engine_id", e->engine_id);
+  jw_digest(w, "digest", e->visible.weights_sequence, e->visible.digest_hi,
+            e->visible.digest_lo);
+  weft_jw_u64(w, "tensors", e->visible.tensors);
+  weft_jw_u64(w, "bytes", e->visible.bytes);
+  weft_jw_str(w, "state", wefti_session_state_name(e->session.state));
+}
+
+weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
+{
+  weft_json_writer w;
+  weft_jw_init(&w);
+  weft_jw_object(&w, NULL);
+  write_head(&w, e);
+  weft_jw_bool(&w, "paused", e->paused);
+  weft_jw_u64(&w, "paused_ms", e->paused ? weft_now_ms(ctx) - e->paused_at_ms : 0);
+  write_session(ctx, &w, e);
+  write_last(&w, e);
+  weft_jw_str(&w, "last_abort", e->last_abort[0] == '\0' ? NULL : e->last_abort);
+  weft_jw_str(&w, "events", e->events_url);
+  weft_jw_str(&w, "snapshot", e->snapshot_url);
+  weft_jw_str(&w, "control", e->control_url);
+  weft_jw_str(&w, "backend", e->backend);
+  weft_jw_u64(&w, "tp", e->args.tp);
+  weft_jw_u64(&w, "pp", e->args.pp);
+  weft_jw_u64(&w, "dp_size", e->args.dp_size);
+  weft_jw_u64(&w, "dp_index", e->args.dp_index);
+  weft_jw_array(&w, "workers");
+  for (uint32_t i = 0; i < e->world; i++) {
+    write_worker(&w, &e->members[i]);
+  }
+  weft_jw_end(&w);
+  char reason[256] = "";
+  weft_jw_bool(&w, "ready", engine_ready(e, reason, sizeof reason));
+  weft_jw_str(&w, "reason", reason);
+  weft_jw_end(&w);
+  return take(&w);
+}
+
+/* ---- events */
+
+static void publish(weft_ctx *ctx, engine *e, const char *topic, uint64_t sequence,
+                    weft_json_writer *w)
+{
+  weft_buf *json = take(w);
+  if (json != NULL && e->args.publisher != 0) {
+    (void)weft_send(
+        ctx, e->args.publisher,
+        weft_msg_make(ctx, &(weft_event){ .h.type = WEFT_MSG_EVENT,
+                                          .h.flags = WEFT_MSG_F_RESERVED,
+                                          .topic = { topic, (uint32_t)strlen(topic) },
+                                          .sequence = sequence,
+                                          .json = json }
+                                .h));
+  }
+  weft_buf_unref(json);
+}
+
+void engine_publish_commit(weft_ctx *ctx, engine *e, const engine_visible *previous,
+                           bool label)
+{
+  const engine_visible *v = &e->visible;
+  weft_json_writer w;
+  weft_jw_init(&w);
+  weft_jw_object(&w, NULL);
+  weft_jw_str(&w, "type", "commit");
+  weft_jw_str(&w, "kind", label ? "label" : "weights");
+  weft_jw_str(&w, "engine_id", e->engine_id);
+  jw_hex64(&w, "boot_id", e->args.boot_id);
+  weft_jw_u64(&w, "sequence", v->sequence);
+  weft_jw_u64(&w, "weights_sequence", v->weights_sequence);
+  weft_jw_str(&w, "version", v->version);
+  weft_jw_str(&w, "previous", previous->version);
+  jw_digest(&w, "digest", v->weights_sequence, v->digest_hi, v->digest_lo);
+  weft_jw_u64(&w, "tensors", v->tensors);
+  weft_jw_u64(&w, "bytes", v->bytes);
+  weft_jw_u64(&w, "workers", e->world);
+  jw_time(&w, "committed_at", v->at_ms);
+  weft_jw_end(&w);
+  weft_log(ctx, WEFT_LOG_INFO,
+           "commit sequence=%" PRIu64 " kind=%s version=%s tensors=%" PRIu64
+           " bytes=%" PRIu64,
+           v->sequence, label ? "label" : "weights", v->version, v->tensors, v->bytes);
+  publish(ctx, e, "weights.commit", v->sequence, &w);
+  engine_publish_status(ctx, e);
+}
+
+void engine_publish_session(weft_ctx *ctx, engine *e, const char *what,
+                            const char *reason)
+{
+  char id[64];
+  engine_session_id(e, e->session.epoch, id, sizeof id);
+  weft_json_writer w;
+  weft_jw_init(&w);
+  weft_jw_object(&w, NULL);
+  weft_jw_str(&w, "type", what);
+  weft_jw_str(&w, "engine_id", e->engine_id);
+  jw_hex64(&w, "boot_id", e->args.boot_id);
+  weft_jw_str(&w, "session", id);
+  weft_jw_u64(&w, "received_tensors", e->session.received_tensors);
+  weft_jw_u64(&w, "received_bytes", e->session.received_bytes);
+  if (reason != NULL) {
+    weft_jw_str(&w, "reason", reason);
+  }
+  weft_jw_end(&w);
+  publish(ctx, e, "weights.session", 0, &w);
+}
+
+void engine_publish_worker(weft_ctx *ctx, engine *e, const engine_member *m,
+                           const char *what)
+{
+  weft_json_writer w;
+  weft_jw_init(&w);
+  weft_jw_object(&w, NULL);
+  weft_jw_str(&w, "type", what);
+  weft_jw_str(&w, "engine_id", e->engine_id);
+  jw_hex64(&w, "boot_id", e->args.boot_id);
+  weft_jw_u64(&w, "rank", m->rank);
+  jw_hex64(&w, "incarnation", m->incarnation);
+  weft_jw_str(&w, "why", m->why);
+  weft_jw_end(&w);
+  publish(ctx, e, "weights.worker", 0, &w);
+}
+
+void engine_publish_status(weft_ctx *ctx, engine *e)
+{
+  if (e->args.publisher == 0) {
+    return;
+  }
+  weft_buf *json = engine_status_json(ctx, e);
+  if (json == NULL) {
+    return;
+  }
+  (void)weft_send(
+      ctx, e->args.publisher,
+      weft_msg_make(ctx, &(weft_event_status){ .h.type = WEFT_MSG_EVENT_STATUS,
+                                               .h.flags = WEFT_MSG_F_RESERVED,
+                                               .json = json }
+                              .h));
+  weft_buf_unref(json);
+}

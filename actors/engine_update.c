@@ -1,0 +1,500 @@
+/* The walk of an update, top to bottom: init, start, update, finish → record → publish →
+ * visible; abort at the end.  Each step begins a round over all ranks and names the
+ * function that goes on when the round is over. */
+#include "engine.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t left_ms(weft_ctx *ctx, const engine_call *call)
+{
+  const uint64_t now = weft_now_ms(ctx);
+  return call->due_ms > now ? call->due_ms - now : 1;
+}
+
+/* The round just ended badly: tell the caller who and why, and drop the session. */
+static void round_failed(weft_ctx *ctx, engine *e)
+{
+  engine_answer a = { .outcome = WEFT_OUTCOME_NOT_COMMITTED };
+  char culprits[256];
+  (void)snprintf(a.message, sizeof a.message, "%s failed in phase %s on ",
+                 engine_call_name(e->call->kind), engine_phase_name(e->round.phase));
+  engine_round_blame(ctx, e, &a, culprits, sizeof culprits);
+  const size_t at = strlen(a.message);
+  (void)snprintf(a.message + at, sizeof a.message - at,
+                 "; weights and version are unchanged, the session is over");
+  if (e->call->kind == CALL_START && a.err == WEFT_E_DOWN) {
+    a.err = WEFT_E_UNAVAIL; /* nothing was begun: it may be tried again */
+  }
+  engine_op_failed(ctx, e, &a);
+}
+
+void engine_op_failed(weft_ctx *ctx, engine *e, const engine_answer *a)
+{
+  char reason[ENGINE_TEXT_MAX];
+  (void)snprintf(reason, sizeof reason, "%s", a->message);
+  engine_call *call = e->call;
+  e->call = NULL;
+  engine_answer_call(ctx, e, call, a);
+  engine_abort_begin(ctx, e, NULL, reason);
+}
+
+static void session_begin(weft_ctx *ctx, engine *e, engine_call *call,
+                          wefti_session_state state)
+{
+  e->session.epoch = ++e->epoch_last;
+  e->session.draft = call->draft;
+  e->session.list_form = false;
+  e->session.opened_ms = weft_now_ms(ctx);
+  e->session.caller = call->caller;
+  e->session.updates = 0;
+  e->session.received_bytes = 0;
+  e->session.received_tensors = 0;
+  e->call = call;
+  engine_move(ctx, e, state);
+}
+
+/* ---- init: accept on all, then all set up together */
+
+static void init_ready(weft_ctx *ctx, engine *e, bool all_ok)
+{
+  if (!all_ok) {
+    round_failed(ctx, e);
+    return;
+  }
+  engine_call *call = e->call;
+  e->call = NULL;
+  engine_move(ctx, e, WEFTI_IDLE);
+  engine_answer_ok(ctx, e, call);
+  engine_wake_waiting(ctx, e);
+}
+
+static void init_accepted(weft_ctx *ctx, engine *e, bool all_ok)
+{
+  if (!all_ok) {
+    round_failed(ctx, e);
+    return;
+  }
+  engine_round_begin(ctx, e, PHASE_GO, left_ms(ctx, e->call), init_ready);
+}
+
+void engine_init_begin(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  session_begin(ctx, e, call, WEFTI_INIT);
+  engine_round_begin(ctx, e, PHASE_ACCEPT, left_ms(ctx, call), init_accepted);
+}
+
+/* ---- start */
+
+static void to_open(weft_ctx *ctx, engine *e)
+{
+  engine_move(ctx, e, WEFTI_OPEN);
+  e->session.lease_timer =
+      weft_timer_start(ctx, e->args.lease_ms, ENGINE_TAG(TIMER_LEASE, e->session.epoch));
+}
+
+static void leave_open(weft_ctx *ctx, engine *e, engine_call *call,
+                       wefti_session_state to)
+{
+  weft_timer_cancel(ctx, e->session.lease_timer);
+  e->session.lease_timer = 0;
+  e->call = call;
+  engine_move(ctx, e, to);
+}
+
+static void started(weft_ctx *ctx, engine *e, bool all_ok)
+{
+  if (!all_ok) {
+    round_failed(ctx, e);
+    return;
+  }
+  engine_call *call = e->call;
+  e->call = NULL;
+  to_open(ctx, e);
+  engine_publish_session(ctx, e, "started", NULL);
+  engine_answer_ok(ctx, e, call);
+  engine_wake_waiting(ctx, e);
+}
+
+void engine_start_begin(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  session_begin(ctx, e, call, WEFTI_STARTING);
+  engine_round_begin(ctx, e, PHASE_START, left_ms(ctx, call), started);
+}
+
+/* ---- update: nobody enters a collective before all have accepted */
+
+static void transferred(weft_ctx *ctx, engine *e, bool all_ok)
+{
+  if (!all_ok) {
+    round_failed(ctx, e);
+    return;
+  }
+  engine_call *call = e->call;
+  e->call = NULL;
+  e->session.updates++;
+  e->session.received_tensors += e->round.replies[0].tensors;
+  e->session.received_bytes += e->round.replies[0].bytes;
+  to_open(ctx, e);
+  engine_publish_session(ctx, e, "progress", NULL);
+  engine_answer_ok(ctx, e, call);
+  engine_wake_waiting(ctx, e);
+}
+
+static void update_accepted(weft_ctx *ctx, engine *e, bool all_ok)
+{
+  if (!all_ok) {
+    round_failed(ctx, e);
+    return;
+  }
+  engine_round_begin(ctx, e, PHASE_GO, left_ms(ctx, e->call), transferred);
+}
+
+/* One entry per rank: update_info is a list, so replicas need not get the same bytes. */
+static bool is_list(const weft_buf *info)
+{
+  size_t i = 0;
+  while (i < info->len && strchr(" \t\r\n", info->data[i]) != NULL &&
+         info->data[i] != 0) {
+    i++;
+  }
+  return i < info->len && info->data[i] == '[';
+}
+
+void engine_update_begin(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  e->session.list_form = e->session.list_form || is_list(call->info);
+  leave_open(ctx, e, call, WEFTI_TRANSFERRING);
+  engine_round_begin(ctx, e, PHASE_ACCEPT, left_ms(ctx, call), update_accepted);
+}
+
+/* ---- finish: all install, one record, all publish, visible */
+
+/* Finish time kept for what follows the record.  Half of a deadline that is short itself,
+ * so that a caller in a hurry can finish at all. */
+static uint64_t reserve_ms(const engine_call *call)
+{
+  const uint64_t half = (call->due_ms - call->started_ms) / 2;
+  return half < ENGINE_COMMIT_RESERVE_MS ? half : ENGINE_COMMIT_RESERVE_MS;
+}
+
+static bool all_refused_correctably(const engine *e)
+{
+  for (uint32_t i = 0; i < e->world; i++) {
+    if (e->round.replies[i].state != REPLY_REFUSED || !e->round.replies[i].correctable) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* The session stays open: the caller may send what is missing and finish again. */
+static void finish_refused(weft_ctx *ctx, engine *e)
+{
+  engine_call *call = e->call;
+  e->call = NULL;
+  to_open(ctx, e);
+  engine_answer a = { .err = WEFT_E_CONFLICT,
+                      .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                      .phase = engine_phase_name(PHASE_FINISH) };
+  (void)snprintf(a.message, sizeof a.message,
+                 "%s refused: %.400s; the session stays open",
+                 engine_call_name(call->kind), e->round.replies[0].text);
+  engine_answer_call(ctx, e, call, &a);
+  engine_wake_waiting(ctx, e);
+}
+
+/* false after the session was dropped: replicas that were sent the same hold other bytes.
+ */
+static bool digests_agree(weft_ctx *ctx, engine *e)
+{
+  const engine_reply *first = &e->round.replies[0];
+  for (uint32_t i = 1; i < e->world && !e->session.list_form; i++) {
+    const engine_reply *r = &e->round.replies[i];
+    if (r->digest_hi == first->digest_hi && r->digest_lo == first->digest_lo) {
+      continue;
+    }
+    char culprits[64];
+    (void)snprintf(culprits, sizeof culprits, "rank 0, rank %" PRIu32, i);
+    engine_answer a = { .err = WEFT_E_FAILED,
+                        .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                        .phase = engine_phase_name(PHASE_FINISH),
+                        .culprits = culprits };
+    (void)snprintf(a.message, sizeof a.message,
+                   "%s failed: rank %" PRIu32 " holds xxh3-128:%016" PRIx64 "%016" PRIx64
+                   ", rank 0 xxh3-128:%016" PRIx64 "%016" PRIx64
+                   "; weights and version are unchanged, push to all ranks again",
+                   engine_call_name(CALL_FINISH), i, r->digest_hi, r->digest_lo,
+                   first->digest_hi, first->digest_lo);
+    engine_op_failed(ctx, e, &a);
+    return false;
+  }
+  return true;
+}
+
+static void finished(weft_ctx *ctx, engine *e, bool all_ok)
+{
+  if (!all_ok && all_refused_correctably(e)) {
+    finish_refused(ctx, e);
+    return;
+  }
+  if (!all_ok) {
+    round_failed(ctx, e);
+    return;
+  }
+  if (!digests_agree(ctx, e)) {
+    return;
+  }
+  const engine_reply *r = &e->round.replies[0];
+  weft_buf_unref(e->last.missing_names);
+  e->last = (engine_last){ .received = r->received,
+                           .received_bytes = r->received_bytes,
+                           .missing = r->missing,
+                           .missing_names = weft_buf_ref(r->json) };
+  engine_issue(ctx, e);
+}
+
+void engine_finish_begin(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  leave_open(ctx, e, call, WEFTI_FINISHING);
+  const uint64_t left = left_ms(ctx, call);
+  const uint64_t kept = reserve_ms(call);
+  engine_round_begin(ctx, e, PHASE_FINISH, left > kept ? left - kept : 1, finished);
+}
+
+static uint64_t fold(uint64_t h, uint64_t v)
+{
+  h = (h ^ v) * 0x9e3779b97f4a7c15u;
+  return h ^ (h >> 29);
+}
+
+/* The change that this finish will make; its number is taken here and never again. */
+static void next_weights(weft_ctx *ctx, engine *e, engine_visible *next)
+{
+  for (uint32_t i = 0; i < e->world; i++) {
+    e->members[i].next_digest_hi = e->round.replies[i].digest_hi;
+    e->members[i].next_digest_lo = e->round.replies[i].digest_lo;
+  }
+  const engine_call *call = e->call;
+  const engine_reply *r = e->round.replies;
+  *next = e->visible;
+  next->sequence = e->visible.sequence + 1;
+  next->weights_sequence = next->sequence;
+  next->tensors = r[0].tensors;
+  next->bytes = r[0].bytes;
+  next->digest_hi = r[0].digest_hi;
+  next->digest_lo = r[0].digest_lo;
+  for (uint32_t i = 1; i < e->world && e->session.list_form; i++) {
+    /* Shards: one number for the set of them, in rank order. */
+    next->digest_hi = fold(next->digest_hi, r[i].digest_hi);
+    next->digest_lo = fold(next->digest_lo, r[i].digest_lo);
+  }
+  next->at_ms = weft_wall_ms(ctx);
+  if (call->has_version) {
+    (void)snprintf(next->version, sizeof next->version, "%s", call->version);
+    next->declared = true;
+  }
+}
+
+static void record(weft_ctx *ctx, engine *e)
+{
+  if (e->args.journal == 0) {
+    engine_record_done(ctx, e, WEFT_OK, "");
+    return;
+  }
+  const engine_visible *n = &e->change.next;
+  e->change.corr =
+      weft_ask(ctx, e->args.journal,
+               weft_msg_make(ctx,
+                             &(weft_journal_append){
+                                 .h.type = WEFT_MSG_JOURNAL_APPEND,
+                                 .kind = e->change.label ? WEFT_RECORD_COMMIT_LABEL
+                                                         : WEFT_RECORD_COMMIT_WEIGHTS,
+                                 .epoch = e->change.label ? 0 : e->session.epoch,
+                                 .sequence = n->sequence,
+                                 .weights_sequence = n->weights_sequence,
+                                 .version = { n->version, (uint32_t)strlen(n->version) },
+                                 .digest_hi = n->digest_hi,
+                                 .digest_lo = n->digest_lo,
+                                 .at_ms = n->at_ms }
+                                  .h),
+               0);
+}
+
+/* An engine that takes joins may have had another life a moment ago, whose grants still
+ * run. */
+static uint64_t earlier_grants_ms(weft_ctx *ctx, const engine *e)
+{
+  const uint64_t over = e->boot_ms + e->args.grant_ms;
+  const uint64_t now = weft_now_ms(ctx);
+  return e->joined_ever && now < over ? over - now : 0;
+}
+
+/* From here on nothing aborts. */
+void engine_issue(weft_ctx *ctx, engine *e)
+{
+  assert(e->session.state == WEFTI_FINISHING && e->call != NULL);
+  if (e->change.pending) {
+    return; /* a label's record is being written; its end calls again */
+  }
+  const uint64_t wait = earlier_grants_ms(ctx, e);
+  if (left_ms(ctx, e->call) < reserve_ms(e->call) / 2 + wait) {
+    engine_answer a = { .err = WEFT_E_TIMEOUT,
+                        .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                        .phase = engine_phase_name(PHASE_FINISH) };
+    (void)snprintf(
+        a.message, sizeof a.message,
+        "%s failed: too little of its deadline is left to commit safely; weights "
+        "and version are unchanged, give it more time",
+        engine_call_name(CALL_FINISH));
+    engine_op_failed(ctx, e, &a);
+    return;
+  }
+  if (wait > 0) {
+    (void)weft_timer_start(ctx, wait, ENGINE_TAG(TIMER_ISSUE, e->session.epoch));
+    return;
+  }
+  engine_move(ctx, e, WEFTI_COMMITTING);
+  e->change = (engine_change){ .pending = true };
+  next_weights(ctx, e, &e->change.next);
+  e->call->due_timer =
+      weft_timer_start(ctx, left_ms(ctx, e->call), ENGINE_TAG(TIMER_CALL_DUE, 0));
+  record(ctx, e);
+}
+
+static void become_visible(weft_ctx *ctx, engine *e, const char *fenced)
+{
+  const engine_visible previous = e->visible;
+  const bool label = e->change.label;
+  engine_call *call = label ? e->change.call : e->call;
+  e->visible = e->change.next;
+  e->change = (engine_change){ .pending = false };
+  if (e->args.on_visible != NULL) {
+    e->args.on_visible(e->args.on_visible_arg,
+                       &(wefti_visible){ e->visible.sequence, e->visible.weights_sequence,
+                                         e->visible.digest_hi, e->visible.digest_lo,
+                                         e->visible.version });
+  }
+  for (uint32_t i = 0; i < e->world && !label; i++) {
+    e->members[i].digest_hi = e->members[i].next_digest_hi;
+    e->members[i].digest_lo = e->members[i].next_digest_lo;
+  }
+  if (!label) {
+    e->call = NULL;
+    e->last.elapsed_ms = weft_now_ms(ctx) - e->session.opened_ms;
+    engine_move(ctx, e, WEFTI_IDLE);
+  }
+  engine_publish_commit(ctx, e, &previous, label);
+  engine_answer_call(ctx, e, call, &(engine_answer){ .err = WEFT_OK, .fenced = fenced });
+  engine_admit_arrivals(ctx, e);
+  if (e->session.state == WEFTI_FINISHING && e->round.phase == PHASE_NONE) {
+    engine_issue(ctx, e); /* a finish that found the label's record under way */
+  }
+  engine_wake_waiting(ctx, e);
+}
+
+static void published(weft_ctx *ctx, engine *e, bool all_ok)
+{
+  (void)all_ok; /* a round of PUBLISH ends when all have confirmed or are fenced */
+  char fenced[256] = "";
+  for (uint32_t i = 0; i < e->world; i++) {
+    const size_t at = strlen(fenced);
+    if (e->round.replies[i].err != WEFT_OK) {
+      (void)snprintf(fenced + at, sizeof fenced - at, "%s%" PRIu32, at == 0 ? "" : ",",
+                     i);
+    }
+  }
+  become_visible(ctx, e, fenced);
+}
+
+void engine_record_done(weft_ctx *ctx, engine *e, weft_err err, const char *text)
+{
+  e->change.corr = 0;
+  if (err != WEFT_OK) {
+    /* Whether the record is on disk is unknown, so it must be brought there: the journal
+     * takes a new segment, the same record is asked for again. */
+    weft_log(ctx, WEFT_LOG_ERROR, "commit record %" PRIu64 " is not durable, again: %s",
+             e->change.next.sequence, text);
+    e->change.corr_timer = weft_timer_start(ctx, 200, ENGINE_TAG(TIMER_RECORD, 0));
+    return;
+  }
+  e->change.recorded = true;
+  if (e->change.label) {
+    become_visible(ctx, e, "");
+    return;
+  }
+  engine_round_begin(ctx, e, PHASE_PUBLISH, e->args.publish_ms, published);
+}
+
+void engine_record_again(weft_ctx *ctx, engine *e)
+{
+  e->change.corr_timer = 0;
+  if (e->change.pending && !e->change.recorded && e->change.corr == 0) {
+    record(ctx, e);
+  }
+}
+
+void engine_op_due(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  call->due_timer = 0;
+  engine_answer a = { .err = WEFT_E_TIMEOUT,
+                      .outcome = WEFT_OUTCOME_UNKNOWN,
+                      .phase = e->change.recorded ? engine_phase_name(PHASE_PUBLISH)
+                                                  : "record" };
+  (void)snprintf(
+      a.message, sizeof a.message,
+      "%s: the commit record was issued but the change is not visible yet; it will "
+      "be: ask GET /weight_info",
+      engine_call_name(call->kind));
+  engine_answer_early(ctx, e, call, &a);
+}
+
+/* ---- label: a change without weights */
+
+void engine_label_begin(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  e->change =
+      (engine_change){ .pending = true, .label = true, .call = call, .next = e->visible };
+  engine_visible *next = &e->change.next;
+  next->sequence = e->visible.sequence + 1;
+  next->at_ms = weft_wall_ms(ctx);
+  next->declared = true;
+  (void)snprintf(next->version, sizeof next->version, "%s", call->version);
+  call->due_timer =
+      weft_timer_start(ctx, left_ms(ctx, call), ENGINE_TAG(TIMER_CALL_DUE, 1));
+  record(ctx, e);
+}
+
+/* ---- abort: nobody keeps anything of the epoch */
+
+static void aborted(weft_ctx *ctx, engine *e, bool all_ok)
+{
+  (void)all_ok; /* ends when all have let go or are fenced */
+  engine_call *by = e->abort_call;
+  e->abort_call = NULL;
+  engine_move(ctx, e, WEFTI_IDLE);
+  if (by != NULL) {
+    engine_answer_ok(ctx, e, by);
+  }
+  engine_wake_waiting(ctx, e);
+}
+
+void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *reason)
+{
+  assert(e->call == NULL);
+  engine_round_cancel(ctx, e);
+  weft_timer_cancel(ctx, e->session.lease_timer);
+  e->session.lease_timer = 0;
+  e->abort_call = by;
+  (void)snprintf(e->last_abort, sizeof e->last_abort, "%s", reason);
+  e->last_abort_epoch = e->session.epoch;
+  const bool was_init = e->session.state == WEFTI_INIT;
+  engine_move(ctx, e, WEFTI_ABORTING);
+  weft_log(ctx, WEFT_LOG_WARN, "abort: %s epoch=%" PRIu64, reason, e->session.epoch);
+  if (!was_init) {
+    engine_publish_session(ctx, e, "aborted", reason);
+  }
+  engine_round_begin(ctx, e, PHASE_ABORT, ENGINE_ABORT_MS, aborted);
+}
