@@ -20,12 +20,14 @@ typedef uint64_t weft_actor_id; /* 0 is nobody; never used twice in a runtime */
 typedef struct weft_msg {
   struct weft_msg *next; /* owned by the queue it is in */
   uint16_t type;
-  uint16_t flags;  /* WEFT_MSG_F_* */
-  uint32_t home;   /* runtime's: where the memory goes back to */
+  uint16_t flags; /* WEFT_MSG_F_* */
+  uint32_t home;  /* runtime's: where the memory goes back to */
   weft_actor_id from;
   weft_actor_id to;
-  uint64_t corr;   /* question number, copied from the question to its answer; 0 = not a question */
-  uint64_t due_ms; /* on a question: weft_now_ms() at which the asker stops waiting; 0 = none */
+  uint64_t corr;   /* question number, copied from the question to its answer; 0 = not a
+                      question */
+  uint64_t due_ms; /* on a question: weft_now_ms() at which the asker stops waiting; 0 =
+                      none */
 } weft_msg;
 
 enum {
@@ -42,7 +44,7 @@ enum {
   WEFT_MSG_TIMER = 0xf001,      /* weft_timer_msg */
   WEFT_MSG_DOWN = 0xf002,       /* weft_down_msg: a monitored actor or a child ended */
   WEFT_MSG_ASK_FAILED = 0xf003, /* weft_ask_failed_msg: instead of an answer */
-  WEFT_MSG_STOP = 0xf004        /* weft_msg: end in an orderly way; default: stop at once */
+  WEFT_MSG_STOP = 0xf004 /* weft_msg: end in an orderly way; default: stop at once */
 };
 
 typedef struct weft_timer_msg {
@@ -113,18 +115,25 @@ WEFT_API const weft_msg_desc *weft_msg_desc_of(const weft_catalogue *cat, uint16
  *   payload: the fields in table order; u32, u64; str and buf as u32 length + bytes
  *   (a NULL buf is length 0xffffffff).
  * encode writes into out[cap] and returns OK with *len, or LIMIT with *len = the bytes
- * needed.  decode checks every length, refuses left-over bytes (TRAILING), unknown types
- * (NOTFOUND) and versions (PROTO); makes one heap message that the caller owns.
- * now_ms turns due_ms into what remains and back. */
+ * needed; a field over its limit is OVERFLOW, a type that the catalogue lacks NOTFOUND.
+ * Only REPLY and RESERVED travel of the flags.  decode checks every length, refuses
+ * left-over bytes (TRAILING), unknown types (NOTFOUND), versions and flags (PROTO),
+ * fields over their limit (LIMIT); makes one heap message that the caller owns. now_ms
+ * turns due_ms into what remains and back. */
 enum { WEFT_FRAME_HEADER = 24, WEFT_FRAME_VERSION = 1 };
 WEFT_API weft_err weft_msg_encode(const weft_catalogue *cat, const weft_msg *msg,
                                   uint64_t now_ms, uint8_t *out, size_t cap, size_t *len)
     WEFT_MUST_USE;
-WEFT_API weft_err weft_msg_decode(const weft_catalogue *cat, const uint8_t *data, size_t len,
-                                  uint64_t now_ms, weft_msg **out) WEFT_MUST_USE;
+WEFT_API weft_err weft_msg_decode(const weft_catalogue *cat, const uint8_t *data,
+                                  size_t len, uint64_t now_ms, weft_msg **out)
+    WEFT_MUST_USE;
 
+/* A zeroed heap message of size bytes, for threads that are no loop and types of the host
+ * program.  NULL = out of memory. */
+WEFT_API weft_msg *weft_msg_heap_new(uint16_t type, size_t size);
 /* A deep copy on the heap (strings packed behind the struct, bufs shared), for threads
- * that are no loop.  NULL = out of memory. */
+ * that are no loop.  NULL = out of memory, or a host type (its size is not known here).
+ */
 WEFT_API weft_msg *weft_msg_dup(const weft_catalogue *cat, const weft_msg *msg);
 /* Frees a heap message (from dup or decode) that was not sent. */
 WEFT_API void weft_msg_drop(const weft_catalogue *cat, weft_msg *msg);
