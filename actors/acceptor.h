@@ -12,8 +12,11 @@
 #include <stdint.h>
 
 typedef struct wefti_http_ops {
-  void (*respond)(void *arg, weft_http_id id, const weft_http_reply *reply); /* weft_http_respond */
-  void (*stream)(void *arg, weft_http_id id, uint64_t after); /* GET /weight_events: begin, replay after */
+  void (*respond)(void *arg, weft_http_id id,
+                  const weft_http_reply *reply); /* weft_http_respond */
+  void (*stream)(void *arg, weft_http_id id,
+                 uint64_t after); /* GET /weight_events: begin, replay after; INT64_MAX:
+                                     none named */
   void *arg;
 } wefti_http_ops;
 

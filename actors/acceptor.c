@@ -1,0 +1,448 @@
+#include "acceptor.h"
+
+#include "acceptor_priv.h"
+#include "weft/buf.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  SLICE = 256 * 1024, /* bytes of a body read per turn of the loop */
+  QUERY_MS = 5000,    /* patience for what the engine answers by itself */
+  WEIGHTS_MS = 30000, /* … and for what it must ask a worker */
+  CALL_MS = 300000,   /* … and for a call without timeout_s: stock clients leave then */
+  GRACE_MS = 5000     /* the engine's own deadline comes first */
+};
+
+/* A long body that is read slice by slice, so that others get their turns. */
+typedef struct job {
+  struct job *next;
+  weft_http_call *call; /* heap copy */
+  weft_json_scan *scan;
+  size_t at;      /* bytes read */
+  uint64_t timer; /* the next slice */
+} job;
+
+typedef struct acceptor {
+  wefti_acceptor_args args;
+  wefti_acceptor_counts counts;
+  wefti_open_table open;
+  job *jobs;
+  uint64_t salt; /* callers of several acceptors must not meet in the engine */
+} acceptor;
+
+/* ---- to the engine */
+
+static uint32_t patience(const wefti_request *rq)
+{
+  if (!wefti_route_fact_of(rq->call->route)->mutates) {
+    return rq->call->route == WEFTI_ROUTE_WEIGHTS ? WEIGHTS_MS : QUERY_MS;
+  }
+  return rq->query->timeout_ms > 0 ? rq->query->timeout_ms + GRACE_MS : CALL_MS;
+}
+
+static uint64_t caller_of(const acceptor *self, uint64_t peer)
+{
+  const uint64_t caller = peer + self->salt;
+  return peer == 0 ? 0 : caller == 0 ? 1 : caller;
+}
+
+static void forward(weft_ctx *ctx, acceptor *self, const wefti_request *rq)
+{
+  const weft_http_call *call = rq->call;
+  const bool mutates = wefti_route_fact_of(call->route)->mutates;
+  wefti_open open = { .id = call->id,
+                      .peer = mutates ? call->peer : 0,
+                      .route = call->route,
+                      .patience_ms = patience(rq) };
+  if (call->route == WEFTI_ROUTE_LABEL) {
+    open.echo = weft_buf_create(rq->fields->version.text, rq->fields->version.len);
+    if (open.echo == NULL) {
+      wefti_reply_nomem(&self->args.ops, call->id);
+      return;
+    }
+  }
+  weft_msg *m = NULL;
+  if (wefti_open_reserve(ctx, &self->open) != WEFT_OK ||
+      (m = wefti_request_message(ctx, rq)) == NULL) {
+    weft_buf_unref(open.echo);
+    wefti_reply_nomem(&self->args.ops, call->id);
+    return;
+  }
+  open.corr = weft_ask(ctx, self->args.engine, m, open.patience_ms);
+  wefti_open_add(&self->open, &open);
+  self->counts.forwarded++;
+}
+
+/* ---- requests */
+
+static void reply_text(acceptor *self, const weft_http_call *call, const char *text)
+{
+  wefti_reply_body(&self->args.ops, call->id, 200, text, strlen(text));
+}
+
+static void reply_world_size(acceptor *self, const wefti_request *rq)
+{
+  const wefti_acceptor_args *a = &self->args;
+  char text[64];
+  /* tp, pp and dp_size are each below 2^20: see the daemon's options. */
+  const uint64_t dp = rq->query->include_dp ? a->dp_size : 1;
+  (void)snprintf(text, sizeof text, "{\"world_size\":%" PRIu64 "}",
+                 (uint64_t)a->tp * a->pp * dp);
+  reply_text(self, rq->call, text);
+}
+
+static void reply_version(acceptor *self, const weft_http_call *call)
+{
+  weft_json_writer w;
+  char *text;
+  size_t len;
+  weft_jw_init(&w);
+  weft_jw_object(&w, NULL);
+  weft_jw_str(&w, "version", self->args.server_version);
+  weft_jw_end(&w);
+  if (weft_jw_take(&w, &text, &len) != WEFT_OK) {
+    weft_jw_fini(&w);
+    wefti_reply_nomem(&self->args.ops, call->id);
+    return;
+  }
+  wefti_reply_body(&self->args.ops, call->id, 200, text, len);
+  free(text);
+}
+
+/* What needs no engine. */
+static bool answer_locally(acceptor *self, const wefti_request *rq)
+{
+  switch (rq->call->route) {
+  case WEFTI_ROUTE_ABORT_REQUESTS: /* nothing generates here, so nothing was aborted */
+  case WEFTI_ROUTE_HEALTH:
+    reply_text(self, rq->call, wefti_route_fact_of(rq->call->route)->success);
+    return true;
+  case WEFTI_ROUTE_WORLD_SIZE:
+    reply_world_size(self, rq);
+    return true;
+  case WEFTI_ROUTE_VERSION:
+    reply_version(self, rq->call);
+    return true;
+  case WEFTI_ROUTE_EVENTS:
+    self->args.ops.stream(self->args.ops.arg, rq->call->id, rq->query->after);
+    return true;
+  default:
+    return false;
+  }
+}
+
+static void refuse(acceptor *self, const weft_http_call *call, const wefti_problem *bad)
+{
+  self->counts.refused++;
+  wefti_reply_problem(&self->args.ops, call->id, bad);
+}
+
+/* The body is read; scan is NULL when there is none. */
+static void handle(weft_ctx *ctx, acceptor *self, const weft_http_call *call,
+                   const weft_json_scan *scan, weft_err scanned)
+{
+  wefti_problem bad = { 0 };
+  wefti_query query;
+  wefti_fields fields;
+  const uint8_t *text = call->body == NULL ? NULL : call->body->data;
+  const size_t len = scan == NULL ? 0 : call->body->len;
+  if (!wefti_query_read(call->route, call->query.len > 0 ? call->query.p : "", &query,
+                        &bad)) {
+    refuse(self, call, &bad);
+    return;
+  }
+  const weft_err err =
+      wefti_body_read(call->route, text, len, scan, scanned, &fields, &bad);
+  if (err == WEFT_E_NOMEM) {
+    wefti_reply_nomem(&self->args.ops, call->id);
+    return;
+  }
+  if (err != WEFT_OK) {
+    refuse(self, call, &bad);
+    return;
+  }
+  if (call->route == WEFTI_ROUTE_CHECKER && fields.action == WEFT_CHECK_RESET &&
+      !self->args.allow_weight_reset) {
+    wefti_refuse(&bad, 403, "Forbidden",
+                 "weight_checker: reset destroys the live weights; start the server with "
+                 "--allow-weight-reset to permit it");
+    refuse(self, call, &bad);
+    return;
+  }
+  wefti_request rq = { .call = call,
+                       .query = &query,
+                       .fields = &fields,
+                       .caller = caller_of(self, call->peer) };
+  if (answer_locally(self, &rq)) {
+    return;
+  }
+  if (fields.info.kind != WEFT_JSON_NONE) {
+    rq.info = weft_buf_create(text + fields.info.at, fields.info.len);
+    if (rq.info == NULL) {
+      wefti_reply_nomem(&self->args.ops, call->id);
+      return;
+    }
+  }
+  forward(ctx, self, &rq);
+  weft_buf_unref(rq.info);
+}
+
+/* ---- long bodies */
+
+static void job_free(weft_ctx *ctx, job *j)
+{
+  weft_timer_cancel(ctx, j->timer);
+  weft_msg_drop(weft_messages(), &j->call->h);
+  weft_json_scan_destroy(j->scan);
+  weft_free(ctx, j);
+}
+
+/* Reads on until the slice is full.  false: there is more. */
+static bool job_slice(job *j, weft_err *scanned)
+{
+  const weft_buf *body = j->call->body;
+  const size_t left = body->len - j->at;
+  const size_t n = left < SLICE ? left : SLICE;
+  *scanned = weft_json_scan_feed(j->scan, body->data + j->at, n);
+  j->at += n;
+  if (*scanned != WEFT_OK || j->at < body->len) {
+    return *scanned != WEFT_OK;
+  }
+  *scanned = weft_json_scan_end(j->scan);
+  return true;
+}
+
+/* One slice; frees j when that was the last.  true: j waits for its timer. */
+static bool job_run(weft_ctx *ctx, acceptor *self, job *j)
+{
+  weft_err scanned;
+  if (!job_slice(j, &scanned)) {
+    j->timer = weft_timer_start(ctx, 0, 0);
+    if (j->timer != 0) {
+      return true;
+    }
+    wefti_reply_nomem(&self->args.ops, j->call->id);
+  } else {
+    handle(ctx, self, j->call, j->scan, scanned);
+  }
+  job_free(ctx, j);
+  return false;
+}
+
+static void on_timer(weft_ctx *ctx, acceptor *self, const weft_timer_msg *m)
+{
+  for (job **at = &self->jobs; *at != NULL; at = &(*at)->next) {
+    job *j = *at;
+    if (j->timer != m->id) {
+      continue;
+    }
+    *at = j->next;
+    if (job_run(ctx, self, j)) {
+      j->next = self->jobs;
+      self->jobs = j;
+    }
+    return;
+  }
+}
+
+static void job_begin(weft_ctx *ctx, acceptor *self, const weft_http_call *call)
+{
+  job *j = weft_alloc(ctx, sizeof *j);
+  if (j == NULL) {
+    wefti_reply_nomem(&self->args.ops, call->id);
+    return;
+  }
+  weft_msg *copy = weft_msg_dup(weft_messages(), &call->h);
+  if (copy == NULL || weft_json_scan_create(NULL, &j->scan) != WEFT_OK) {
+    weft_msg_drop(weft_messages(), copy);
+    weft_free(ctx, j);
+    wefti_reply_nomem(&self->args.ops, call->id);
+    return;
+  }
+  j->call = (weft_http_call *)copy;
+  if (job_run(ctx, self, j)) {
+    j->next = self->jobs;
+    self->jobs = j;
+  }
+}
+
+/* ---- messages */
+
+static bool reads_body(uint32_t route)
+{
+  size_t count;
+  const weft_http_route *routes = wefti_acceptor_routes(&count);
+  for (size_t i = 0; i < count; i++) {
+    if ((uint32_t)routes[i].id == route) {
+      return (routes[i].flags & WEFT_HTTP_BODY) != 0;
+    }
+  }
+  return false;
+}
+
+static void on_http_call(weft_ctx *ctx, acceptor *self, const weft_http_call *call)
+{
+  if (call->body == NULL || call->body->len == 0 || !reads_body(call->route)) {
+    handle(ctx, self, call, NULL, WEFT_OK);
+    return;
+  }
+  if (call->body->len > SLICE) {
+    job_begin(ctx, self, call);
+    return;
+  }
+  weft_json_scan *scan;
+  if (weft_json_scan_create(NULL, &scan) != WEFT_OK) {
+    wefti_reply_nomem(&self->args.ops, call->id);
+    return;
+  }
+  weft_err scanned = weft_json_scan_feed(scan, call->body->data, call->body->len);
+  if (scanned == WEFT_OK) {
+    scanned = weft_json_scan_end(scan);
+  }
+  handle(ctx, self, call, scan, scanned);
+  weft_json_scan_destroy(scan);
+}
+
+/* What nobody waits for need not be read to its end. */
+static void jobs_drop(weft_ctx *ctx, acceptor *self, uint64_t peer)
+{
+  for (job **at = &self->jobs; *at != NULL;) {
+    job *j = *at;
+    if (j->call->peer != peer) {
+      at = &j->next;
+      continue;
+    }
+    *at = j->next;
+    job_free(ctx, j);
+  }
+}
+
+/* Only a call in flight has a use for knowing it: an answered one is over. */
+static void on_http_gone(weft_ctx *ctx, acceptor *self, const weft_http_gone *gone)
+{
+  jobs_drop(ctx, self, gone->peer);
+  if (!wefti_open_has_peer(&self->open, gone->peer)) {
+    return;
+  }
+  const weft_client_gone m = {
+    .h = { .type = WEFT_MSG_CLIENT_GONE, .flags = WEFT_MSG_F_RESERVED },
+    .caller = caller_of(self, gone->peer),
+  };
+  weft_msg *copy = weft_msg_make(ctx, &m.h);
+  if (copy != NULL) {
+    copy->flags |= WEFT_MSG_F_RESERVED; /* it lets the next trainer in */
+  }
+  if (weft_send(ctx, self->args.engine, copy) != WEFT_OK) {
+    weft_log(ctx, WEFT_LOG_WARN, "engine not told that a caller is gone peer=%" PRIu64,
+             gone->peer);
+    return;
+  }
+  self->counts.forwarded++;
+}
+
+static void on_client_done(acceptor *self, const weft_client_done *done)
+{
+  wefti_open open;
+  if (wefti_open_take(&self->open, done->h.corr, &open)) {
+    wefti_reply_done(&self->args.ops, &open, done);
+    weft_buf_unref(open.echo);
+  }
+}
+
+static void on_ask_failed(weft_ctx *ctx, acceptor *self,
+                          const weft_ask_failed_msg *failed)
+{
+  wefti_open open;
+  if (!wefti_open_take(&self->open, failed->h.corr, &open)) {
+    return;
+  }
+  const weft_err reason = (weft_err)failed->reason;
+  if (wefti_route_fact_of(open.route)->mutates) {
+    weft_log(ctx, WEFT_LOG_WARN, "%s: no answer from the engine: %s",
+             wefti_route_fact_of(open.route)->name, weft_strerror(reason));
+  }
+  wefti_reply_silence(&self->args.ops, &open, reason);
+  weft_buf_unref(open.echo);
+}
+
+/* Nobody is left without an answer. */
+static void on_stop(weft_ctx *ctx, acceptor *self)
+{
+  for (size_t i = 0; i < self->open.cap; i++) {
+    if (self->open.slots[i].corr != 0) {
+      wefti_reply_silence(&self->args.ops, &self->open.slots[i], WEFT_E_CLOSED);
+    }
+  }
+  for (const job *j = self->jobs; j != NULL; j = j->next) {
+    const wefti_open open = { .id = j->call->id, .route = j->call->route };
+    wefti_reply_silence(&self->args.ops, &open, WEFT_E_CLOSED);
+  }
+  weft_stop(ctx, WEFT_OK);
+}
+
+static weft_err acceptor_init(weft_ctx *ctx, void *state, const void *args)
+{
+  acceptor *self = state;
+  self->args = *(const wefti_acceptor_args *)args;
+  self->args.tp = self->args.tp == 0 ? 1 : self->args.tp;
+  self->args.pp = self->args.pp == 0 ? 1 : self->args.pp;
+  self->args.dp_size = self->args.dp_size == 0 ? 1 : self->args.dp_size;
+  self->salt = weft_random(ctx);
+  return WEFT_OK;
+}
+
+static void acceptor_fini(weft_ctx *ctx, void *state)
+{
+  acceptor *self = state;
+  while (self->jobs != NULL) {
+    job *next = self->jobs->next;
+    job_free(ctx, self->jobs);
+    self->jobs = next;
+  }
+  wefti_open_fini(ctx, &self->open);
+}
+
+static weft_err acceptor_on(weft_ctx *ctx, void *state, const weft_msg *msg)
+{
+  acceptor *self = state;
+  switch (msg->type) {
+  case WEFT_MSG_HTTP_REQUEST:
+    on_http_call(ctx, self, (const weft_http_call *)msg);
+    return WEFT_OK;
+  case WEFT_MSG_HTTP_GONE:
+    on_http_gone(ctx, self, (const weft_http_gone *)msg);
+    return WEFT_OK;
+  case WEFT_MSG_CLIENT_DONE:
+    on_client_done(self, (const weft_client_done *)msg);
+    return WEFT_OK;
+  case WEFT_MSG_ASK_FAILED:
+    on_ask_failed(ctx, self, (const weft_ask_failed_msg *)msg);
+    return WEFT_OK;
+  case WEFT_MSG_TIMER:
+    on_timer(ctx, self, (const weft_timer_msg *)msg);
+    return WEFT_OK;
+  case WEFT_MSG_DOWN: /* questions to the engine end by themselves */
+    return WEFT_OK;
+  case WEFT_MSG_STOP:
+    on_stop(ctx, self);
+    return WEFT_OK;
+  default:
+    return WEFT_E_STATE; /* not ours: a bug in the sender */
+  }
+}
+
+const weft_actor_class wefti_acceptor_class = {
+  .name = "acceptor",
+  .state_size = sizeof(acceptor),
+  .init = acceptor_init,
+  .fini = acceptor_fini,
+  .on = acceptor_on,
+};
+
+const wefti_acceptor_counts *wefti_acceptor_counts_of(const void *self)
+{
+  return &((const acceptor *)self)->counts;
+}
