@@ -153,7 +153,7 @@ static weft_err scan_all(const void *text, size_t len, const weft_json_limits *l
 weft_err weft_json_parse(const void *text, size_t len, const weft_json_limits *limits,
                          weft_json **out, weft_why *why)
 {
-  size_t nodes;
+  size_t nodes = 0;
   const weft_err err = scan_all(text, len, limits, &nodes, why);
   if (err != WEFT_OK) {
     return err;
