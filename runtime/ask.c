@@ -295,15 +295,37 @@ void weft_ask_cancel(weft_ctx *a, uint64_t corr)
   forget(a, corr, false);
 }
 
+/* There is no memory for the answer: the asker learns that at least. */
+static void reply_nothing(weft_ctx *a, weft_return to)
+{
+  wefti_sched *s = a->sched;
+  if (wefti_id_loop(to.to) == s->index) {
+    wefti_ask_fail_corr(s, to.to, to.corr, WEFT_E_NOMEM);
+    return;
+  }
+  weft_msg *m = wefti_msg_get(s, 0, sizeof(weft_ask_failed_msg));
+  if (m == NULL) {
+    weft_stop(a, WEFT_E_NOMEM); /* the notice of its end exists already */
+    return;
+  }
+  m->from = to.to; /* as if the question came back */
+  m->to = weft_self(a);
+  m->corr = to.corr;
+  wefti_bounce(s, m, WEFT_E_NOMEM);
+}
+
 weft_err weft_reply(weft_ctx *a, weft_return to, weft_msg *msg)
 {
   wefti_sched *s = a->sched;
-  if (msg == NULL) {
-    return WEFT_E_NOMEM;
-  }
   if (to.corr == 0 || to.to == 0 || (a->flags & WEFTI_A_MUTED) != 0) {
-    wefti_msg_free(s, msg);
+    if (msg != NULL) {
+      wefti_msg_free(s, msg);
+    }
     return WEFT_OK;
+  }
+  if (msg == NULL) {
+    reply_nothing(a, to);
+    return WEFT_E_NOMEM;
   }
   msg->from = atomic_load_explicit(&a->id, memory_order_relaxed);
   msg->to = to.to;

@@ -176,11 +176,8 @@ weft_msg *weft_msg_dup(const weft_catalogue *cat, const weft_msg *msg)
   return m;
 }
 
-weft_msg *wefti_msg_to_heap(const weft_catalogue *cat, weft_msg *msg)
+weft_msg *wefti_msg_clone(const weft_catalogue *cat, const weft_msg *msg)
 {
-  if ((msg->home & WEFTI_HOME_POOL_MASK) == 0) {
-    return msg;
-  }
   weft_msg *m = weft_msg_dup(cat, msg);
   if (m != NULL || weft_msg_desc_of(cat, msg->type) != NULL || wefti_msg_room(msg) == 0) {
     return m;
@@ -193,6 +190,11 @@ weft_msg *wefti_msg_to_heap(const weft_catalogue *cat, weft_msg *msg)
     m->home = home;
   }
   return m;
+}
+
+weft_msg *wefti_msg_to_heap(const weft_catalogue *cat, weft_msg *msg)
+{
+  return (msg->home & WEFTI_HOME_POOL_MASK) == 0 ? msg : wefti_msg_clone(cat, msg);
 }
 
 void wefti_msg_drop_heap(const weft_catalogue *cat, weft_msg *msg)

@@ -45,6 +45,9 @@ void wefti_msg_pack(const weft_catalogue *cat, const weft_msg *msg, weft_msg *ds
 void wefti_msg_release(const weft_catalogue *cat, weft_msg *msg);
 /* Zeroed heap message; NULL = out of memory or too large. */
 weft_msg *wefti_msg_heap(uint16_t type, size_t size);
+/* A heap copy of a message that is on its way, host types included; NULL = out of memory.
+ */
+weft_msg *wefti_msg_clone(const weft_catalogue *cat, const weft_msg *msg);
 /* Takes a pooled or heap message that may be of a host type; returns a heap message with
  * the same content, or NULL (out of memory; msg is untouched then).  The pooled original
  * still has to be given back by the caller when the result differs from it. */

@@ -3,7 +3,8 @@
  *
  * An actor has private state, one bounded mailbox and one behaviour function that runs
  * on its loop's thread, one message at a time.  Every function here is for that thread,
- * from inside init, on or fini of the actor that ctx was given to. */
+ * from inside init, on or fini of the actor that ctx was given to; also from a callback of
+ * that loop (weft/loop.h) as long as the actor lives. */
 #ifndef WEFT_ACTOR_H
 #define WEFT_ACTOR_H
 
@@ -39,7 +40,7 @@ typedef struct weft_actor_class { /* static const, one per actor file */
 WEFT_API weft_msg *weft_msg_new(weft_ctx *ctx, uint16_t type, size_t size);
 
 /* A pooled deep copy of tmpl (a message struct on the caller's stack whose h.type is
- * set): strings are copied behind it, bufs are shared (ref'ed).  NULL = out of memory.
+ * set, of the catalogue's or the runtime's types; of its flags RESERVED is kept): strings are copied behind it, bufs are shared (ref'ed).  NULL = out of memory.
  * The send functions accept that NULL and answer NOMEM, so calls can be nested. */
 WEFT_API weft_msg *weft_msg_make(weft_ctx *ctx, const weft_msg *tmpl);
 
@@ -62,7 +63,8 @@ static inline weft_return weft_return_of(const weft_msg *question)
 {
   return (weft_return){ question->from, question->corr };
 }
-/* Sends with F_REPLY and F_RESERVED.  A second answer to one question is dropped. */
+/* Sends with F_REPLY and F_RESERVED.  A second answer to one question is dropped.  msg NULL
+ * (out of memory): the asker gets ASK_FAILED(NOMEM). */
 WEFT_API weft_err weft_reply(weft_ctx *ctx, weft_return to, weft_msg *msg);
 
 /* ---- time */
@@ -89,7 +91,9 @@ WEFT_API weft_err weft_spawn(weft_ctx *ctx, const weft_actor_class *cls, const v
 WEFT_API weft_err weft_monitor(weft_ctx *ctx, weft_actor_id who);
 /* This actor ends after the current message, children first. */
 WEFT_API void weft_stop(weft_ctx *ctx, weft_err reason);
-/* Ends another actor of this loop (WEFT_MSG_STOP with reserved room). */
+/* Ends another actor of this loop: WEFT_MSG_STOP, never lost.  If its behaviour returns
+ * WEFT_OK it ends by itself later (weft_stop); with STATE or UNSUPPORTED ("I do not know
+ * STOP") it ends at once, reason WEFT_OK; with another error likewise, for that reason. */
 WEFT_API void weft_stop_other(weft_ctx *ctx, weft_actor_id who);
 WEFT_API weft_actor_id weft_self(weft_ctx *ctx);
 

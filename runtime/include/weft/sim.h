@@ -42,15 +42,17 @@ WEFT_API weft_err weft_sim_create(const weft_sim_opts *opts, weft_sim **out) WEF
 WEFT_API void weft_sim_destroy(weft_sim *sim);
 WEFT_API weft_err weft_sim_spawn(weft_sim *sim, const weft_actor_class *cls, const void *args,
                                  const weft_spawn_opts *opts, weft_actor_id *out) WEFT_MUST_USE;
-/* A message from nobody; a copy of tmpl is made. */
+/* A message from nobody; a copy of tmpl is made.  INVAL: a host type (size not known). */
 WEFT_API weft_err weft_sim_send(weft_sim *sim, weft_actor_id to, const weft_msg *tmpl);
 /* Runs one runnable actor, picked by the seed, for one message.  false = all idle. */
 WEFT_API bool weft_sim_step(weft_sim *sim);
 /* Steps until idle, then jumps the clock to the next timer, until clock >= until_ms or
- * nothing is left to do. */
+ * nothing is left to do.  The clock starts at 1,000 ms; it also moves on by 1 ms after
+ * 100,000 steps without pause, so that this returns even if actors never rest. */
 WEFT_API void weft_sim_run(weft_sim *sim, uint64_t until_ms);
 WEFT_API uint64_t weft_sim_now_ms(const weft_sim *sim);
-/* The actor vanishes as a crashed process would: no fini visible to others but DOWN. */
+/* The actor and its children vanish as a crashed process would: what fini sends is lost,
+ * others see DOWN only.  From the step function too: then right after it. */
 WEFT_API void weft_sim_kill(weft_sim *sim, weft_actor_id who);
 /* Stops and continues an actor (SIGSTOP, SIGCONT): its mailbox fills meanwhile. */
 WEFT_API void weft_sim_freeze(weft_sim *sim, weft_actor_id who, bool frozen);
