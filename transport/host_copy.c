@@ -1,0 +1,233 @@
+#define _GNU_SOURCE /* gettid, setpriority per thread */
+#include "host_priv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { COPIER_NICE = 10, REPORT_MS = 20 };
+
+typedef struct copier {
+  wefti_host_job *job;
+  weft_hasher *hasher;
+  bool caller; /* on the thread that called receive: reports as it goes */
+  uint64_t reported_ms;
+} copier;
+
+static weft_err fail(wefti_host_job *job, weft_err err, const char *text)
+{
+  (void)pthread_mutex_lock(&job->lock);
+  if (job->why.err == WEFT_OK) {
+    (void)weft_whyf(&job->why, err, "%s", text);
+  }
+  (void)pthread_mutex_unlock(&job->lock);
+  atomic_store_explicit(&job->stop, true, memory_order_relaxed);
+  return err;
+}
+
+static void report(wefti_host_job *job)
+{
+  if (job->progress != NULL) {
+    job->progress(job->progress_arg,
+                  atomic_load_explicit(&job->bytes, memory_order_relaxed));
+  }
+}
+
+static weft_err early_end(wefti_host_job *job, size_t i, uint64_t got)
+{
+  const weft_plan_tensor *t = &job->plan->tensors[i];
+  weft_why why = { 0 };
+  (void)weft_whyf(&why, WEFT_E_TRUNCATED,
+                  "%s: ended after %" PRIu64 " of %" PRIu64
+                  " bytes of '%s' (truncated while read)",
+                  job->plan->label, got, t->bytes, t->name);
+  return fail(job, WEFT_E_TRUNCATED, why.text);
+}
+
+static void report_now_and_then(copier *c)
+{
+  if (c->caller && wefti_now_ms() - c->reported_ms >= REPORT_MS) {
+    report(c->job);
+    c->reported_ms = wefti_now_ms();
+  }
+}
+
+static weft_err copy_tensor(copier *c, size_t i)
+{
+  wefti_host_job *job = c->job;
+  weft_hasher *hasher = c->hasher;
+  const weft_plan_tensor *t = &job->plan->tensors[i];
+  uint8_t *dst = job->dst[i];
+  uint64_t got = 0;
+  weft_hasher_reset(hasher);
+  while (got < t->bytes) {
+    if (wefti_cancelled(job->cancel)) {
+      return fail(job, WEFT_E_CANCELLED, "cancelled");
+    }
+    if (atomic_load_explicit(&job->stop, memory_order_relaxed)) {
+      return WEFT_E_CANCELLED; /* another thread failed and has said why */
+    }
+    const uint64_t left = t->bytes - got;
+    const size_t want = left < WEFTI_HOST_BLOCK ? (size_t)left : WEFTI_HOST_BLOCK;
+    const ssize_t n =
+        pread(job->plan->fd, dst + got, want, (off_t)(job->plan->at[i] + got));
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
+      continue;
+    }
+    if (n < 0) {
+      weft_why why = { 0 };
+      (void)weft_whyf(&why, WEFT_E_SYS, "%s: reading '%s' failed (errno %d)",
+                      job->plan->label, t->name, errno);
+      return fail(job, WEFT_E_SYS, why.text);
+    }
+    if (n == 0) {
+      return early_end(job, i, got);
+    }
+    weft_hasher_update(hasher, dst + got, (size_t)n);
+    got += (uint64_t)n;
+    atomic_fetch_add_explicit(&job->bytes, (uint64_t)n, memory_order_relaxed);
+    report_now_and_then(c);
+  }
+  job->digests[i] = weft_hasher_value(hasher);
+  return WEFT_OK;
+}
+
+static void copy_all(wefti_host_job *job, bool caller)
+{
+  copier c = { job, weft_hasher_create(), caller, wefti_now_ms() };
+  if (c.hasher == NULL) {
+    (void)fail(job, WEFT_E_NOMEM, "no memory for a hasher");
+    return;
+  }
+  for (;;) {
+    const size_t i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+    if (i >= job->plan->pub.count || copy_tensor(&c, i) != WEFT_OK) {
+      break;
+    }
+  }
+  weft_hasher_destroy(c.hasher);
+}
+
+static void *copier_main(void *arg)
+{
+  wefti_host_job *job = arg;
+  (void)setpriority(PRIO_PROCESS, (id_t)gettid(), COPIER_NICE); /* loops go first */
+  copy_all(job, false);
+  (void)pthread_mutex_lock(&job->lock);
+  job->running--;
+  (void)pthread_cond_signal(&job->ended);
+  (void)pthread_mutex_unlock(&job->lock);
+  return NULL;
+}
+
+static void wait_for_copiers(wefti_host_job *job)
+{
+  (void)pthread_mutex_lock(&job->lock);
+  while (job->running > 0) {
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += WEFTI_POLL_MS * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+      until.tv_nsec -= 1000000000L;
+      until.tv_sec++;
+    }
+    (void)pthread_cond_timedwait(&job->ended, &job->lock, &until);
+    (void)pthread_mutex_unlock(&job->lock);
+    report(job);
+    (void)pthread_mutex_lock(&job->lock);
+  }
+  (void)pthread_mutex_unlock(&job->lock);
+}
+
+static void copy_with_threads(wefti_host_job *job, unsigned threads)
+{
+  pthread_t ids[64];
+  unsigned started = 0;
+  sigset_t all;
+  sigset_t before;
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_BLOCK, &all, &before); /* signals are the loops' business */
+  job->running = threads;
+  while (started < threads &&
+         pthread_create(&ids[started], NULL, copier_main, job) == 0) {
+    started++;
+  }
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (started < threads) {
+    (void)pthread_mutex_lock(&job->lock);
+    job->running -= threads - started;
+    (void)pthread_mutex_unlock(&job->lock);
+  }
+  if (started == 0) {
+    copy_all(job, true);
+  }
+  wait_for_copiers(job);
+  for (unsigned i = 0; i < started; i++) {
+    (void)pthread_join(ids[i], NULL);
+  }
+}
+
+static weft_err init_lock(wefti_host_job *job)
+{
+  pthread_condattr_t attr;
+  if (pthread_condattr_init(&attr) != 0) {
+    return WEFT_E_NOMEM;
+  }
+  weft_err err = WEFT_OK;
+  if (pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) != 0 ||
+      pthread_cond_init(&job->ended, &attr) != 0) {
+    err = WEFT_E_NOMEM;
+  } else if (pthread_mutex_init(&job->lock, NULL) != 0) {
+    (void)pthread_cond_destroy(&job->ended);
+    err = WEFT_E_NOMEM;
+  }
+  (void)pthread_condattr_destroy(&attr);
+  return err;
+}
+
+/* A file that was written meanwhile may have given us a mixture.  (A segment is written
+ * through a mapping, which leaves no trace in its times.) */
+static weft_err unchanged(const wefti_host_plan *plan, weft_why *why)
+{
+  struct stat now;
+  if (fstat(plan->fd, &now) != 0 || now.st_size < plan->seen.st_size ||
+      (plan->kind == WEFTI_SOURCE_FILE &&
+       (now.st_size != plan->seen.st_size ||
+        now.st_mtim.tv_sec != plan->seen.st_mtim.tv_sec ||
+        now.st_mtim.tv_nsec != plan->seen.st_mtim.tv_nsec))) {
+    return weft_whyf(why, WEFT_E_CONFLICT, "%s: was changed while it was read",
+                     plan->label);
+  }
+  return WEFT_OK;
+}
+
+weft_err wefti_host_copy(wefti_host_job *job, weft_why *why)
+{
+  if (init_lock(job) != WEFT_OK) {
+    return weft_whyf(why, WEFT_E_NOMEM, "host backend: no memory for a lock");
+  }
+  size_t threads = job->host->threads;
+  if (threads > job->plan->pub.count) {
+    threads = job->plan->pub.count;
+  }
+  if (threads <= 1) {
+    copy_all(job, true);
+  } else {
+    copy_with_threads(job, (unsigned)threads);
+  }
+  (void)pthread_cond_destroy(&job->ended);
+  (void)pthread_mutex_destroy(&job->lock);
+  if (job->why.err != WEFT_OK) {
+    return weft_whyf(why, job->why.err, "%s", job->why.text);
+  }
+  const weft_err err = unchanged(job->plan, why);
+  if (err == WEFT_OK) {
+    report(job);
+  }
+  return err;
+}
