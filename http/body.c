@@ -126,6 +126,10 @@ static wefti_verdict take_chunked(wefti_conn *c, const char *data, size_t len,
     if (!take_piece(c, rd, piece, piece_len)) {
       return WEFTI_BAD;
     }
+    if (rd->chunk.left > c->server->opts.body_max - rd->seen) { /* announced, not yet here */
+      wefti_refuse(c, 413, too_large);
+      return WEFTI_BAD;
+    }
     if (v == WEFTI_DONE || *used == len) {
       return v;
     }
