@@ -15,19 +15,20 @@ typedef struct wefti_device wefti_device; /* what worker and device thread share
 
 typedef struct wefti_device_opts {
   size_t size;
-  const char *backend;        /* "host" */
-  const char *weights_root;   /* NULL = any file */
-  const char *tcp_allow;      /* comma-separated host list beyond loopback, NULL = none */
-  unsigned threads;           /* copy threads, 0 = 1 */
-  uint32_t no_progress_ms;    /* 0 = 120,000 */
-  uint32_t tp, pp;            /* of the engine: names the shard in the checker's keys */
-  unsigned snapshots_max;     /* 0 = 4 */
+  const char *backend;      /* "host" */
+  const char *weights_root; /* NULL = any file */
+  const char *tcp_allow;    /* comma-separated host list beyond loopback, NULL = none */
+  unsigned threads;         /* copy threads, 0 = 1 */
+  uint32_t no_progress_ms;  /* 0 = 120,000 */
+  uint32_t tp, pp;          /* of the engine: names the shard in the checker's keys */
+  unsigned snapshots_max;   /* 0 = 4 */
   bool needs_grant;
 } wefti_device_opts;
 
-/* Store, memory and backend of one rank.  The caller destroys it after both actors ended. */
-weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out, weft_why *why)
-    WEFT_MUST_USE;
+/* Store, memory and backend of one rank.  The caller destroys it after both actors ended.
+ */
+weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
+                             weft_why *why) WEFT_MUST_USE;
 void wefti_device_destroy(wefti_device *device);
 weft_store *wefti_device_store(wefti_device *device);
 
@@ -38,7 +39,7 @@ void wefti_device_on_install(wefti_device *device, wefti_export_fn *fn, void *ar
 
 typedef struct wefti_worker_args {
   wefti_device *device;
-  weft_actor_id device_actor; /* of wefti_device_class, on another loop; under the sim a double */
+  weft_actor_id device_actor; /* of wefti_device_class, on a loop of its own */
   uint32_t rank;
   uint64_t incarnation;
 } wefti_worker_args;

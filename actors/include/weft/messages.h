@@ -110,7 +110,8 @@ typedef enum weft_device_job {
   WEFT_DEVICE_ABANDON, /* drop what epoch staged or installed */
   WEFT_DEVICE_WEIGHTS, /* JSON of the live snapshot */
   WEFT_DEVICE_CHECKSUM,
-  WEFT_DEVICE_RESET
+  WEFT_DEVICE_RESET,
+  WEFT_DEVICE_REAP /* free snapshots that readers have left */
 } weft_device_job;
 
 WEFT_END_DECLS

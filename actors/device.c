@@ -1,0 +1,327 @@
+/* The device actor: one job at a time, each may block its loop's thread, which is its
+ * own. */
+#include "device.h"
+
+#include "weft/actor.h"
+#include "weft/json.h"
+#include "weft/messages.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct device_actor {
+  wefti_device *device;
+  wefti_device_session session;
+} device_actor;
+
+/* ---- jobs */
+
+/* An init has two steps as everything that may be collective has: what is plainly wrong
+ * is refused before any rank goes in. */
+static weft_err accept_init(wefti_device_session *s, const weft_device_run *m,
+                            weft_why *why)
+{
+  weft_json *root = NULL;
+  if (s->epoch != 0) {
+    return weft_whyf(why, WEFT_E_STATE, "epoch %" PRIu64 " is still open here", s->epoch);
+  }
+  weft_err err = m->info ? weft_json_parse(m->info->data, m->info->len, NULL, &root, why)
+                         : weft_whyf(why, WEFT_E_INVAL, "init_info is missing");
+  if (err == WEFT_OK && weft_json_kind_of(root) != WEFT_JSON_OBJECT) {
+    err = weft_whyf(why, WEFT_E_INVAL, "init_info is not a JSON object");
+  }
+  weft_json_free(root);
+  if (err == WEFT_OK) {
+    s->epoch = m->epoch;
+    s->init = weft_buf_ref(m->info);
+  }
+  return err;
+}
+
+static weft_err go_init(wefti_device_session *s, const weft_transfer_who *who,
+                        weft_why *why)
+{
+  wefti_device *device = s->device;
+  if (s->epoch != who->epoch || !s->init) {
+    return weft_whyf(why, WEFT_E_STATE, "no init of epoch %" PRIu64 " was accepted",
+                     who->epoch);
+  }
+  const weft_err err =
+      device->transfer->init(device->backend, (const char *)s->init->data, s->init->len,
+                             who, &device->cancel, why);
+  wefti_session_close(s);
+  return err;
+}
+
+static void tidy(wefti_device *device)
+{
+  wefti_store_state st;
+  wefti_store_reap(device->store);
+  wefti_store_state_get(device->store, &st);
+  weft_memory_trim(device->memory, st.bytes); /* room for one full update stays */
+}
+
+static void abandon(device_actor *self, uint64_t epoch)
+{
+  wefti_device *device = self->device;
+  wefti_session_close(&self->session);
+  wefti_store_drop(device->store, epoch);
+  if (device->on_install) {
+    device->on_install(device->on_install_arg, epoch, NULL);
+  }
+  atomic_store_explicit(&device->received, 0, memory_order_relaxed);
+  atomic_store_explicit(&device->expected, 0, memory_order_relaxed);
+  tidy(device);
+}
+
+static weft_err finish(wefti_device_session *s, const weft_device_run *m,
+                       wefti_device_result *out, weft_why *why)
+{
+  if (s->epoch != m->epoch) {
+    return weft_whyf(why, WEFT_E_STATE, "epoch %" PRIu64 " is not open here", m->epoch);
+  }
+  return wefti_session_finish(s, m->strict != 0, out, why);
+}
+
+static weft_err session_job(device_actor *self, const weft_device_run *m,
+                            wefti_device_result *out, weft_why *why)
+{
+  wefti_device_session *s = &self->session;
+  const weft_transfer_who who = { .epoch = m->epoch,
+                                  .rank = m->rank,
+                                  .world_size = m->world_size,
+                                  .dp_index = m->dp_index };
+  const bool init = m->what == WEFT_TRANSFER_INIT;
+  weft_err err;
+  if (m->job == WEFT_DEVICE_OPEN) {
+    err = wefti_session_open(s, m->epoch, m->strict != 0, why);
+  } else if (m->job == WEFT_DEVICE_ACCEPT) {
+    err =
+        init ? accept_init(s, m, why) : wefti_session_accept(s, m->info, &who, out, why);
+  } else if (m->job == WEFT_DEVICE_GO) {
+    err =
+        init ? go_init(s, &who, why) : wefti_session_receive(s, m->timeout_ms, out, why);
+  } else {
+    err = finish(s, m, out, why);
+    if (err == WEFT_OK) {
+      wefti_session_close(s); /* what it staged is installed */
+    }
+  }
+  if (err != WEFT_OK && !out->correctable) {
+    wefti_session_close(s);
+  }
+  return err;
+}
+
+static weft_err run_job(device_actor *self, const weft_device_run *m,
+                        wefti_device_result *out, weft_why *why)
+{
+  wefti_device *device = self->device;
+  switch ((weft_device_job)m->job) {
+  case WEFT_DEVICE_OPEN:
+  case WEFT_DEVICE_ACCEPT:
+  case WEFT_DEVICE_GO:
+  case WEFT_DEVICE_FINISH:
+    return session_job(self, m, out, why);
+  case WEFT_DEVICE_ABANDON:
+    abandon(self, m->epoch);
+    return WEFT_OK;
+  case WEFT_DEVICE_WEIGHTS:
+    return wefti_device_weights(device, &out->json, why);
+  case WEFT_DEVICE_CHECKSUM:
+    return wefti_device_checksum(device, m->rank, m->dp_index, &out->json, why);
+  case WEFT_DEVICE_RESET:
+    return wefti_device_reset(device, &out->json, why);
+  case WEFT_DEVICE_REAP:
+    tidy(device);
+    return WEFT_OK;
+  }
+  return weft_whyf(why, WEFT_E_UNSUPPORTED, "no such job: %" PRIu32, m->job);
+}
+
+/* ---- the actor */
+
+static weft_err device_init(weft_ctx *ctx, void *self, const void *args)
+{
+  (void)ctx;
+  device_actor *d = self;
+  /* args is the device itself; copied, since const may not be cast away. */
+  memcpy(&d->device, &args, sizeof d->device);
+  d->session.device = d->device;
+  return WEFT_OK;
+}
+
+static void device_fini(weft_ctx *ctx, void *self)
+{
+  (void)ctx;
+  device_actor *d = self;
+  wefti_session_close(&d->session);
+}
+
+static void answer(weft_ctx *ctx, const weft_device_run *m, weft_err err,
+                   const wefti_device_result *r, const weft_why *why, uint64_t since_ns)
+{
+  const weft_device_done done = {
+    .h.type = WEFT_MSG_DEVICE_DONE,
+    .err = (uint32_t)err,
+    .correctable = r->correctable ? 1 : 0,
+    .text = err == WEFT_OK ? (weft_str){ 0 }
+                           : (weft_str){ why->text, (uint32_t)strlen(why->text) },
+    .digest_hi = r->digest_hi,
+    .digest_lo = r->digest_lo,
+    .tensors = r->tensors,
+    .bytes = r->bytes,
+    .received = r->received,
+    .received_bytes = r->received_bytes,
+    .missing = r->missing,
+    .elapsed_us = (weft_now_ns(ctx) - since_ns) / 1000,
+    .json = r->json,
+  };
+  (void)weft_reply(ctx, weft_return_of(&m->h), weft_msg_make(ctx, &done.h));
+}
+
+static weft_err device_on(weft_ctx *ctx, void *self, const weft_msg *msg)
+{
+  if (msg->type == WEFT_MSG_STOP) {
+    weft_stop(ctx, WEFT_OK);
+    return WEFT_OK;
+  }
+  if (msg->type != WEFT_MSG_DEVICE_RUN) {
+    return WEFT_E_STATE; /* only the worker knows this actor */
+  }
+  const weft_device_run *m = (const weft_device_run *)msg;
+  const uint64_t since_ns = weft_now_ns(ctx);
+  wefti_device_result result = { 0 };
+  weft_why why = { 0 };
+  const weft_err err = run_job(self, m, &result, &why);
+  answer(ctx, m, err, &result, &why, since_ns);
+  weft_buf_unref(result.json);
+  return WEFT_OK;
+}
+
+const weft_actor_class wefti_device_class = { .name = "device",
+                                              .state_size = sizeof(device_actor),
+                                              .init = device_init,
+                                              .fini = device_fini,
+                                              .on = device_on };
+
+/* ---- what both actors share */
+
+enum { ALLOW_MAX = 64 };
+
+/* Cuts list at its commas, in place. */
+static weft_err split_allow(char *list, const char *out[ALLOW_MAX], size_t *count,
+                            weft_why *why)
+{
+  *count = 0;
+  char *at = list;
+  while (at && *at) {
+    char *comma = strchr(at, ',');
+    if (*count == ALLOW_MAX) {
+      return weft_whyf(why, WEFT_E_LIMIT, "more than %d hosts are allowed", ALLOW_MAX);
+    }
+    if (comma) {
+      *comma = '\0';
+    }
+    if (*at) {
+      out[(*count)++] = at;
+    }
+    at = comma ? comma + 1 : NULL;
+  }
+  return WEFT_OK;
+}
+
+static weft_err open_backend(wefti_device *device, const wefti_device_opts *opts,
+                             weft_why *why)
+{
+  const char *allow[ALLOW_MAX];
+  size_t count = 0;
+  char *list = opts->tcp_allow ? strdup(opts->tcp_allow) : NULL;
+  if (opts->tcp_allow && !list) {
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+  }
+  weft_err err = split_allow(list, allow, &count, why);
+  if (err == WEFT_OK) {
+    const weft_transfer_opts transfer = { .size = sizeof transfer,
+                                          .weights_root = opts->weights_root,
+                                          .tcp_allow = allow,
+                                          .tcp_allow_count = count,
+                                          .threads = opts->threads,
+                                          .no_progress_ms = opts->no_progress_ms };
+    err = device->transfer->open(&transfer, &device->backend, why);
+  }
+  free(list);
+  return err;
+}
+
+static weft_err device_fill(wefti_device *device, const wefti_device_opts *opts,
+                            weft_why *why)
+{
+  const weft_store_opts store = { .size = sizeof store,
+                                  .snapshots_max = opts->snapshots_max,
+                                  .needs_grant = opts->needs_grant };
+  weft_err err = weft_store_create(&store, &device->store);
+  if (err != WEFT_OK) {
+    return weft_whyf(why, err, "weight store of %u snapshots: %s", opts->snapshots_max,
+                     weft_strerror(err));
+  }
+  err = weft_memory_host_create(NULL, &device->memory);
+  if (err != WEFT_OK) {
+    return weft_whyf(why, err, "weight memory: %s", weft_strerror(err));
+  }
+  return open_backend(device, opts, why);
+}
+
+weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
+                             weft_why *why)
+{
+  if (opts->size < sizeof *opts) {
+    return weft_whyf(why, WEFT_E_INVAL, "options are of another version");
+  }
+  if (opts->backend && strcmp(opts->backend, "host") != 0) {
+    return weft_whyf(why, WEFT_E_UNSUPPORTED, "backend '%s' is not known; use host",
+                     opts->backend);
+  }
+  wefti_device *device = calloc(1, sizeof *device);
+  if (!device) {
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+  }
+  device->transfer = weft_transfer_host();
+  device->tp = opts->tp > 0 ? opts->tp : 1;
+  device->pp = opts->pp > 0 ? opts->pp : 1;
+  device->pid = (uint32_t)getpid();
+  const weft_err err = device_fill(device, opts, why);
+  if (err != WEFT_OK) {
+    wefti_device_destroy(device);
+    return err;
+  }
+  *out = device;
+  return WEFT_OK;
+}
+
+void wefti_device_destroy(wefti_device *device)
+{
+  if (!device) {
+    return;
+  }
+  if (device->backend) {
+    device->transfer->close(device->backend);
+  }
+  weft_store_destroy(device->store); /* its cells go back to memory */
+  weft_memory_destroy(device->memory);
+  free(device);
+}
+
+weft_store *wefti_device_store(wefti_device *device)
+{
+  return device->store;
+}
+
+void wefti_device_on_install(wefti_device *device, wefti_export_fn *fn, void *arg)
+{
+  device->on_install = fn;
+  device->on_install_arg = arg;
+}

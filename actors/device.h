@@ -1,0 +1,99 @@
+/* device.h -- private to actors/.  What the worker actor and its device thread share, and
+ * the device thread's own session.  Not here: the protocol (worker.c). */
+#ifndef WEFT_ACTORS_DEVICE_H
+#define WEFT_ACTORS_DEVICE_H
+
+#include "weft/json.h"
+#include "weft/memory.h"
+#include "weft/transfer.h"
+#include "weight_store.h"
+#include "worker.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct wefti_device {
+  weft_store *store;
+  weft_memory *memory;
+  const weft_transfer_ops *transfer;
+  void *backend; /* transfer's state */
+  uint32_t tp, pp;
+  uint32_t pid;
+  /* Worker to device: leave off what runs.  Relaxed: it carries no data, the job's end
+   * comes as a message. */
+  atomic_bool cancel;
+  /* Device to worker, bytes of the transfer under way.  Relaxed: numbers for people. */
+  _Atomic uint64_t received, expected;
+  wefti_export_fn *on_install; /* set before the actors run */
+  void *on_install_arg;
+};
+
+/* ---- the session as the device thread sees it (device_session.c).  One thread. */
+
+typedef struct wefti_staged {
+  wefti_entry entry;
+  uint64_t order; /* of arrival: of two with one name the later one counts */
+} wefti_staged;
+
+typedef struct wefti_device_session {
+  wefti_device *device;
+  uint64_t epoch;    /* 0 = none */
+  bool foreign;      /* the live set is not what the session builds on: share nothing */
+  weft_buf *init;    /* accepted init_info */
+  weft_plan *plan;   /* accepted, not received yet */
+  wefti_entry *room; /* [room_count] cells that wait for the plan's bytes */
+  size_t room_count; /* made so far */
+  wefti_staged *staged;
+  size_t staged_count, staged_cap;
+  size_t sorted; /* how many there were after the last compaction */
+  uint64_t order;
+  uint64_t received_bytes; /* of the session so far, repeats included */
+} wefti_device_session;
+
+typedef struct wefti_device_result {
+  bool correctable;
+  uint64_t digest_hi, digest_lo;
+  uint64_t tensors, bytes, received, received_bytes, missing;
+  weft_buf *json; /* owned; or NULL */
+} wefti_device_result;
+
+/* Opens epoch.  Errors: STATE (another one is open), UNAVAIL (no slot for its result). */
+weft_err wefti_session_open(wefti_device_session *s, uint64_t epoch, bool foreign,
+                            weft_why *why) WEFT_MUST_USE;
+/* Checks update_info against the live set and makes room.  A failure of this or of
+ * receive leaves the session for wefti_session_close. */
+weft_err wefti_session_accept(wefti_device_session *s, const weft_buf *info,
+                              const weft_transfer_who *who, wefti_device_result *out,
+                              weft_why *why) WEFT_MUST_USE;
+weft_err wefti_session_receive(wefti_device_session *s, uint32_t timeout_ms,
+                               wefti_device_result *out, weft_why *why) WEFT_MUST_USE;
+/* Coverage, digest, install.  out->correctable: the session is as it was before. */
+weft_err wefti_session_finish(wefti_device_session *s, bool strict,
+                              wefti_device_result *out, weft_why *why) WEFT_MUST_USE;
+/* The last part of finish, in device_install.c: staged is sorted, without repeats. */
+weft_err wefti_session_install(wefti_device_session *s, bool strict,
+                               wefti_device_result *out, weft_why *why) WEFT_MUST_USE;
+/* Forgets all that the session staged; what it installed stays installed. */
+void wefti_session_close(wefti_device_session *s);
+
+/* ---- questions about the live set (device_query.c).  Each makes one JSON text. */
+weft_err wefti_device_weights(wefti_device *device, weft_buf **out, weft_why *why)
+    WEFT_MUST_USE;
+weft_err wefti_device_checksum(wefti_device *device, uint32_t rank, uint32_t dp_index,
+                               weft_buf **out, weft_why *why) WEFT_MUST_USE;
+/* The checker's destructive reset: the default becomes a private copy of itself with
+ * every byte inverted, under the same weights_sequence, until the next publish.  No
+ * version moves; the digest no longer is the one that was published, and says so.  *out:
+ * {}. */
+weft_err wefti_device_reset(wefti_device *device, weft_buf **out, weft_why *why)
+    WEFT_MUST_USE;
+
+/* XXH3-128 of the set: high half, low half.  Entries in name order.  Errors: NOMEM. */
+weft_err wefti_entries_digest(const wefti_entry *entries, size_t count, uint64_t out[2])
+    WEFT_MUST_USE;
+/* Ends w; *out gets its text.  Errors: what the writer met, NOMEM. */
+weft_err wefti_json_buf(weft_json_writer *w, weft_buf **out) WEFT_MUST_USE;
+
+#endif /* WEFT_ACTORS_DEVICE_H */

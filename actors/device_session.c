@@ -1,0 +1,328 @@
+/* A weight update as the device thread goes through it: accept, receive, again, finish.
+ */
+#include "device.h"
+#include "weft/checked.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+  SHAPE_TEXT = WEFT_NDIM_MAX * 21 + 3,
+  COMPACT_SLACK = 1024 /* repeats that may wait until the next compaction */
+};
+
+weft_err wefti_session_open(wefti_device_session *s, uint64_t epoch, bool foreign,
+                            weft_why *why)
+{
+  if (s->epoch != 0) {
+    return weft_whyf(why, WEFT_E_STATE, "epoch %" PRIu64 " is still open here", s->epoch);
+  }
+  const weft_err err = wefti_store_room(s->device->store, why);
+  if (err == WEFT_OK) {
+    s->epoch = epoch;
+    s->foreign = foreign;
+  }
+  return err;
+}
+
+/* ---- accept */
+
+static void drop_plan(wefti_device_session *s)
+{
+  for (size_t i = 0; i < s->room_count; i++) {
+    wefti_cell_unref(s->room[i].cell);
+  }
+  free(s->room);
+  s->room = NULL;
+  s->room_count = 0;
+  if (s->plan) {
+    s->device->transfer->abandon(s->device->backend, s->plan);
+    s->plan = NULL;
+  }
+}
+
+static void shape_text(unsigned ndim, const int64_t *shape, char out[SHAPE_TEXT])
+{
+  size_t len = 1;
+  out[0] = '[';
+  for (unsigned i = 0; i < ndim && i < WEFT_NDIM_MAX; i++) {
+    const int n =
+        snprintf(out + len, SHAPE_TEXT - len, "%s%" PRId64, i > 0 ? "," : "", shape[i]);
+    len += n > 0 ? (size_t)n : 0;
+  }
+  out[len] = ']';
+  out[len + 1] = '\0';
+}
+
+static bool same_shape(const weft_plan_tensor *a, const weft_tensor *b)
+{
+  return a->ndim == b->ndim &&
+         (a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof(int64_t)) == 0);
+}
+
+static weft_err check_tensor(const weft_plan_tensor *t, const weft_snapshot *live,
+                             weft_why *why)
+{
+  const char *dtype = weft_dtype_name(t->dtype);
+  if (!dtype || t->ndim > WEFT_NDIM_MAX) {
+    return weft_whyf(why, WEFT_E_UNSUPPORTED, "tensor '%.200s': %s", t->name,
+                     dtype ? "too many dimensions" : "unknown dtype");
+  }
+  const weft_tensor *have = live ? weft_snapshot_find(live, t->name) : NULL;
+  if (!have || (strcmp(have->dtype, dtype) == 0 && same_shape(t, have))) {
+    return WEFT_OK;
+  }
+  char want[SHAPE_TEXT], got[SHAPE_TEXT];
+  shape_text(have->ndim, have->shape, want);
+  shape_text(t->ndim, t->shape, got);
+  return weft_whyf(why, WEFT_E_INVAL,
+                   "tensor '%.200s': the live one is %s %s, the update brings %s %s",
+                   t->name, have->dtype, want, dtype, got);
+}
+
+static weft_err check_plan(const wefti_device_session *s, weft_why *why)
+{
+  const weft_snapshot *live = s->foreign ? NULL : wefti_store_base(s->device->store);
+  weft_err err = WEFT_OK;
+  for (size_t i = 0; i < s->plan->count && err == WEFT_OK; i++) {
+    err = check_tensor(&s->plan->tensors[i], live, why);
+  }
+  weft_store_unpin(s->device->store, live);
+  return err;
+}
+
+static weft_err make_room(wefti_device_session *s, weft_why *why)
+{
+  weft_memory *memory = s->device->memory;
+  const weft_plan *plan = s->plan;
+  s->room = calloc(plan->count > 0 ? plan->count : 1, sizeof(wefti_entry));
+  if (!s->room) {
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory for %zu tensors", plan->count);
+  }
+  /* A hint; what is really missing is said by alloc. */
+  (void)weft_memory_reserve(memory, plan->bytes, NULL);
+  for (size_t i = 0; i < plan->count; i++) {
+    const weft_plan_tensor *t = &plan->tensors[i];
+    const weft_tensor want = { .name = t->name,
+                               .dtype = weft_dtype_name(t->dtype),
+                               .shape = t->shape,
+                               .ndim = t->ndim,
+                               .bytes = t->bytes };
+    weft_extent extent;
+    weft_err err = weft_memory_alloc(memory, t->bytes, &extent, why);
+    if (err != WEFT_OK) {
+      return err;
+    }
+    err = wefti_cell_create(&want, memory, &extent, &s->room[i]);
+    if (err != WEFT_OK) {
+      weft_memory_free(memory, &extent);
+      return weft_whyf(why, err, "tensor '%.200s': %s", t->name, weft_strerror(err));
+    }
+    s->room_count++;
+  }
+  return WEFT_OK;
+}
+
+static void report(const wefti_device_session *s, wefti_device_result *out)
+{
+  out->tensors = s->plan->count;
+  out->bytes = s->plan->bytes;
+}
+
+weft_err wefti_session_accept(wefti_device_session *s, const weft_buf *info,
+                              const weft_transfer_who *who, wefti_device_result *out,
+                              weft_why *why)
+{
+  wefti_device *device = s->device;
+  if (s->epoch != who->epoch || s->plan || !info) {
+    return weft_whyf(why, WEFT_E_STATE, "epoch %" PRIu64 " cannot accept an update now",
+                     who->epoch);
+  }
+  weft_err err = device->transfer->accept(device->backend, (const char *)info->data,
+                                          info->len, who, &s->plan, why);
+  if (err != WEFT_OK) {
+    s->plan = NULL;
+    return err;
+  }
+  atomic_store_explicit(&device->received, 0, memory_order_relaxed);
+  atomic_store_explicit(&device->expected, s->plan->bytes, memory_order_relaxed);
+  err = check_plan(s, why);
+  if (err == WEFT_OK) {
+    err = make_room(s, why);
+  }
+  if (err == WEFT_OK) {
+    report(s, out);
+  }
+  return err;
+}
+
+/* ---- receive */
+
+typedef struct watch {
+  wefti_device *device;
+  uint64_t due_ns; /* CLOCK_MONOTONIC, 0 = none */
+  bool late;
+} watch;
+
+static uint64_t monotonic_ns(void)
+{
+  struct timespec ts = { 0 };
+  (void)clock_gettime(CLOCK_MONOTONIC, &ts); /* cannot fail for this clock */
+  return (uint64_t)ts.tv_sec * 1000000000U + (uint64_t)ts.tv_nsec;
+}
+
+/* The backend knows one way to stop: the flag that an abort sets. */
+static void on_progress(void *arg, uint64_t bytes)
+{
+  watch *w = arg;
+  atomic_store_explicit(&w->device->received, bytes, memory_order_relaxed);
+  if (w->due_ns != 0 && !w->late && monotonic_ns() >= w->due_ns) {
+    w->late = true;
+    atomic_store_explicit(&w->device->cancel, true, memory_order_relaxed);
+  }
+}
+
+static int by_name_and_order(const void *left, const void *right)
+{
+  const wefti_staged *a = left, *b = right;
+  const int names = strcmp(a->entry.t.name, b->entry.t.name);
+  return names != 0 ? names : (a->order > b->order) - (a->order < b->order);
+}
+
+/* Sorts by name and lets go of what came again later. */
+static void compact(wefti_device_session *s)
+{
+  if (s->staged_count == s->sorted) {
+    return;
+  }
+  qsort(s->staged, s->staged_count, sizeof s->staged[0], by_name_and_order);
+  size_t kept = 0;
+  for (size_t i = 0; i < s->staged_count; i++) {
+    const bool again =
+        i + 1 < s->staged_count &&
+        strcmp(s->staged[i].entry.t.name, s->staged[i + 1].entry.t.name) == 0;
+    if (again) {
+      wefti_cell_unref(s->staged[i].entry.cell);
+    } else {
+      s->staged[kept++] = s->staged[i];
+    }
+  }
+  s->staged_count = kept;
+  s->sorted = kept;
+}
+
+static weft_err grow_staged(wefti_device_session *s, size_t more)
+{
+  size_t need, bytes;
+  if (weft_size_add(s->staged_count, more, &need) != WEFT_OK) {
+    return WEFT_E_OVERFLOW;
+  }
+  if (need <= s->staged_cap) {
+    return WEFT_OK;
+  }
+  size_t cap = s->staged_cap < need / 2 ? need : s->staged_cap * 2;
+  cap = cap < need ? need : cap;
+  if (weft_size_mul(cap, sizeof s->staged[0], &bytes) != WEFT_OK) {
+    return WEFT_E_OVERFLOW;
+  }
+  wefti_staged *grown = realloc(s->staged, bytes);
+  if (!grown) {
+    return WEFT_E_NOMEM;
+  }
+  s->staged = grown;
+  s->staged_cap = cap;
+  return WEFT_OK;
+}
+
+static void stage(wefti_device_session *s, const weft_digest *digests)
+{
+  for (size_t i = 0; i < s->room_count; i++) {
+    wefti_staged *to = &s->staged[s->staged_count++];
+    to->entry = s->room[i];
+    to->order = s->order++;
+    weft_digest_store(digests[i], to->entry.t.digest);
+  }
+  const size_t came = s->room_count;
+  s->received_bytes += s->plan->bytes;
+  s->room_count = 0; /* the cells are staged now */
+  drop_plan(s);
+  /* Large updates at once, so that no bytes wait twice; small ones now and then. */
+  if (came >= s->staged_count / 8 ||
+      s->staged_count - s->sorted > s->sorted + COMPACT_SLACK) {
+    compact(s);
+  }
+}
+
+static weft_err move_bytes(wefti_device_session *s, watch *w, void **dst,
+                           weft_digest *digests, weft_why *why)
+{
+  wefti_device *device = s->device;
+  for (size_t i = 0; i < s->room_count; i++) {
+    dst[i] = wefti_cell_extent(s->room[i].cell)->ptr;
+  }
+  const weft_err err = device->transfer->receive(device->backend, s->plan, dst, digests,
+                                                 &device->cancel, on_progress, w, why);
+  if (err != WEFT_OK && w->late) {
+    return weft_whyf(
+        why, WEFT_E_TIMEOUT, "%" PRIu64 " of %" PRIu64 " bytes had come in time",
+        atomic_load_explicit(&device->received, memory_order_relaxed), s->plan->bytes);
+  }
+  return err;
+}
+
+weft_err wefti_session_receive(wefti_device_session *s, uint32_t timeout_ms,
+                               wefti_device_result *out, weft_why *why)
+{
+  if (!s->plan || s->room_count != s->plan->count) {
+    return weft_whyf(why, WEFT_E_STATE, "nothing was accepted");
+  }
+  const size_t count = s->plan->count > 0 ? s->plan->count : 1;
+  void **dst = calloc(count, sizeof(void *));
+  weft_digest *digests = calloc(count, sizeof(weft_digest));
+  weft_err err = dst && digests ? grow_staged(s, s->plan->count) : WEFT_E_NOMEM;
+  if (err != WEFT_OK) {
+    err = weft_whyf(why, err, "%zu tensors: %s", s->plan->count, weft_strerror(err));
+  } else {
+    watch w = { .device = s->device,
+                .due_ns = timeout_ms == 0
+                              ? 0
+                              : monotonic_ns() + timeout_ms * UINT64_C(1000000) };
+    err = move_bytes(s, &w, dst, digests, why);
+  }
+  if (err == WEFT_OK) {
+    atomic_store_explicit(&s->device->received, s->plan->bytes, memory_order_relaxed);
+    report(s, out);
+    stage(s, digests);
+  }
+  free(dst);
+  free(digests);
+  return err;
+}
+
+/* ---- the end */
+
+void wefti_session_close(wefti_device_session *s)
+{
+  drop_plan(s);
+  for (size_t i = 0; i < s->staged_count; i++) {
+    wefti_cell_unref(s->staged[i].entry.cell);
+  }
+  free(s->staged);
+  weft_buf_unref(s->init);
+  *s = (wefti_device_session){ .device = s->device };
+}
+
+weft_err wefti_session_finish(wefti_device_session *s, bool strict,
+                              wefti_device_result *out, weft_why *why)
+{
+  if (s->epoch == 0 || s->plan) {
+    return weft_whyf(why, WEFT_E_STATE, "epoch %" PRIu64 " is not ready to finish",
+                     s->epoch);
+  }
+  compact(s);
+  return wefti_session_install(s, strict, out, why);
+}

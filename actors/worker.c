@@ -1,0 +1,483 @@
+/* The worker actor: the protocol between engine and one rank.  It never blocks; whatever
+ * may, runs as one job at a time on the device thread. */
+#include "worker.h"
+
+#include "worker_priv.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* ---- unpacking */
+
+#define UNPACK(lower)                                                                    \
+  const weft_##lower *m = (const weft_##lower *)msg;                                     \
+  ask->boot = m->boot;                                                                   \
+  ask->incarnation = m->incarnation;                                                     \
+  ask->epoch = m->epoch;                                                                 \
+  ask->op = m->op
+
+static bool unpack_session(const weft_msg *msg, worker_ask *ask)
+{
+  if (msg->type == WEFT_MSG_W_START) {
+    UNPACK(w_start);
+    ask->draft = m->draft;
+    ask->base_sequence = m->base_sequence;
+    ask->base_digest_hi = m->base_digest_hi;
+    ask->base_digest_lo = m->base_digest_lo;
+  } else if (msg->type == WEFT_MSG_W_ACCEPT) {
+    UNPACK(w_accept);
+    ask->what = m->what;
+    ask->timeout_ms = m->timeout_ms;
+    ask->info = m->info;
+  } else if (msg->type == WEFT_MSG_W_GO) {
+    UNPACK(w_go);
+    ask->what = m->what;
+    ask->timeout_ms = m->timeout_ms;
+  } else if (msg->type == WEFT_MSG_W_FINISH) {
+    UNPACK(w_finish);
+    ask->strict = m->strict;
+    ask->timeout_ms = m->timeout_ms;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+static bool unpack(const weft_msg *msg, worker_ask *ask)
+{
+  *ask = (worker_ask){ .type = msg->type, .back = weft_return_of(msg) };
+  if (unpack_session(msg, ask)) {
+    return true;
+  }
+  if (msg->type == WEFT_MSG_W_ADOPT) {
+    UNPACK(w_adopt);
+    ask->base_sequence = m->sequence;
+    ask->base_digest_hi = m->digest_hi;
+    ask->base_digest_lo = m->digest_lo;
+  } else if (msg->type == WEFT_MSG_W_BEAT) {
+    UNPACK(w_beat);
+  } else if (msg->type == WEFT_MSG_W_PUBLISH) {
+    UNPACK(w_publish);
+    ask->base_sequence = m->sequence;
+  } else if (msg->type == WEFT_MSG_W_ABORT) {
+    UNPACK(w_abort);
+    ask->arg = m->reason;
+  } else if (msg->type == WEFT_MSG_W_QUERY) {
+    UNPACK(w_query);
+    ask->what = m->what;
+    ask->arg = m->arg;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/* ---- who speaks */
+
+static bool of_this_life(weft_ctx *ctx, const worker *w, const worker_ask *ask)
+{
+  if (ask->incarnation != w->args.incarnation) {
+    worker_refuse(ctx, ask, WEFT_E_STALE,
+                  "rank %" PRIu32 ": meant for incarnation %" PRIx64 ", this is %" PRIx64,
+                  w->rank, ask->incarnation, w->args.incarnation);
+    return false;
+  }
+  if (ask->type != WEFT_MSG_W_ADOPT && (w->boot == 0 || ask->boot != w->boot)) {
+    worker_refuse(ctx, ask, WEFT_E_STALE,
+                  "rank %" PRIu32 ": from engine boot %" PRIx64 ", adopted by %" PRIx64,
+                  w->rank, ask->boot, w->boot);
+    return false;
+  }
+  return true;
+}
+
+static bool is_former(const worker *w, uint64_t boot)
+{
+  const unsigned count =
+      w->former_count < WORKER_FORMER_MAX ? w->former_count : WORKER_FORMER_MAX;
+  for (unsigned i = 0; i < count; i++) {
+    if (w->former[i] == boot) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Another engine, or another life of ours: what it did not publish does not exist. */
+static void new_boot(weft_ctx *ctx, worker *w, uint64_t boot)
+{
+  if (w->boot != 0) {
+    weft_log(ctx, WEFT_LOG_WARN,
+             "new engine boot, everything dropped rank=%" PRIu32 " boot=%" PRIx64,
+             w->rank, boot);
+    w->former[w->former_count++ % WORKER_FORMER_MAX] = w->boot;
+    wefti_store_forget(w->args.device->store);
+    w->ended = 0;
+    worker_said_clear(w);
+    if (w->phase == WEFT_WORKER_ABORTING) {
+      w->abort_epoch = 0;
+    } else if (w->phase != WEFT_WORKER_IDLE) {
+      worker_drop(ctx, w, 0);
+    }
+  }
+  w->boot = boot;
+}
+
+static void on_adopt(weft_ctx *ctx, worker *w, const worker_ask *ask,
+                     const weft_w_adopt *m)
+{
+  if (ask->boot == 0 || m->rank != w->args.rank || m->rank >= m->world_size) {
+    worker_refuse(ctx, ask, WEFT_E_INVAL,
+                  "this is rank %" PRIu32 ", adopted as rank %" PRIu32 " of %" PRIu32,
+                  w->args.rank, m->rank, m->world_size);
+    return;
+  }
+  if (ask->boot != w->boot && is_former(w, ask->boot)) {
+    worker_refuse(ctx, ask, WEFT_E_STALE,
+                  "rank %" PRIu32 ": engine boot %" PRIx64 " was followed by %" PRIx64,
+                  w->rank, ask->boot, w->boot);
+    return;
+  }
+  if (ask->boot != w->boot) {
+    new_boot(ctx, w, ask->boot);
+  }
+  w->world_size = m->world_size;
+  w->dp_index = m->dp_index;
+  /* Readers get nothing that is older than what this engine has published. */
+  wefti_store_state st;
+  wefti_store_state_get(w->args.device->store, &st);
+  const bool behind =
+      st.weights_sequence != 0 &&
+      (st.weights_sequence != ask->base_sequence || st.digest_hi != ask->base_digest_hi ||
+       st.digest_lo != ask->base_digest_lo);
+  wefti_store_hold(w->args.device->store, behind);
+  worker_state(ctx, w, ask);
+}
+
+static void on_beat(weft_ctx *ctx, worker *w, const worker_ask *ask, const weft_w_beat *m)
+{
+  wefti_device *device = w->args.device;
+  /* A stamp from the future is not one of ours. */
+  if (m->grant && m->echo_ns != 0 && m->echo_ns <= weft_boottime_ns(ctx)) {
+    wefti_store_grant(device->store, m->echo_ns + WORKER_GRANT_NS);
+  }
+  worker_state(ctx, w, ask);
+  if (w->corr == 0 && w->phase != WEFT_WORKER_ABORTING &&
+      wefti_store_reapable(device->store)) {
+    worker_run(ctx, w, WEFT_DEVICE_REAP, NULL);
+  }
+}
+
+/* ---- sessions; the device thread is free in all of these */
+
+static void wrong_phase(weft_ctx *ctx, const worker *w, const worker_ask *ask,
+                        const char *what)
+{
+  if (w->epoch == 0) {
+    worker_refuse(ctx, ask, WEFT_E_STATE,
+                  "rank %" PRIu32 ": %s of epoch %" PRIu64 ", but nothing is open",
+                  w->rank, what, ask->epoch);
+  } else {
+    worker_refuse(ctx, ask, WEFT_E_STATE,
+                  "rank %" PRIu32 ": %s of epoch %" PRIu64 ", but epoch %" PRIu64
+                  " is %s",
+                  w->rank, what, ask->epoch, w->epoch, worker_phase_name(w->phase));
+  }
+}
+
+static void on_start(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  if (ask->draft) {
+    worker_refuse(
+        ctx, ask, WEFT_E_UNSUPPORTED,
+        "Draft model weight update requested, but no draft model is configured.");
+  } else if (w->epoch != 0) {
+    wrong_phase(ctx, w, ask, "start");
+  } else {
+    wefti_store_state st;
+    wefti_store_state_get(w->args.device->store, &st);
+    worker_ask open = *ask;
+    /* 1: the live set here is not what the session builds on; a partial update must not
+     * be mixed with it. */
+    open.strict = st.weights_sequence != ask->base_sequence ||
+                  st.digest_hi != ask->base_digest_hi ||
+                  st.digest_lo != ask->base_digest_lo;
+    w->epoch = ask->epoch;
+    w->phase = WEFT_WORKER_OPEN;
+    worker_run(ctx, w, WEFT_DEVICE_OPEN, &open);
+  }
+}
+
+static void on_accept(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  const bool init = ask->what == WEFT_TRANSFER_INIT;
+  if (!init && ask->what != WEFT_TRANSFER_UPDATE) {
+    worker_refuse(ctx, ask, WEFT_E_PROTO, "accept of unknown kind %" PRIu32, ask->what);
+  } else if (init ? w->epoch != 0
+                  : w->phase != WEFT_WORKER_OPEN || w->epoch != ask->epoch) {
+    wrong_phase(ctx, w, ask, init ? "init" : "update");
+  } else {
+    w->epoch = ask->epoch;
+    w->is_init = init;
+    w->phase = WEFT_WORKER_ACCEPTING;
+    worker_run(ctx, w, WEFT_DEVICE_ACCEPT, ask);
+  }
+}
+
+static void on_go(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  const uint32_t accepted = w->is_init ? WEFT_TRANSFER_INIT : WEFT_TRANSFER_UPDATE;
+  if (w->phase != WEFT_WORKER_ACCEPTED || w->epoch != ask->epoch ||
+      ask->what != accepted) {
+    wrong_phase(ctx, w, ask, "go");
+  } else {
+    w->phase = WEFT_WORKER_RECEIVING;
+    worker_run(ctx, w, WEFT_DEVICE_GO, ask);
+  }
+}
+
+static void on_finish(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  if (w->epoch == ask->epoch && w->phase == WEFT_WORKER_INSTALLED) {
+    worker_say_again(ctx, w, ask); /* asked anew by an engine that missed the answer */
+  } else if (w->phase != WEFT_WORKER_OPEN || w->epoch != ask->epoch || w->is_init) {
+    wrong_phase(ctx, w, ask, "finish");
+  } else {
+    w->phase = WEFT_WORKER_FINISHING;
+    worker_run(ctx, w, WEFT_DEVICE_FINISH, ask);
+  }
+}
+
+static bool same_return(weft_return a, weft_return b)
+{
+  return a.to == b.to && a.corr == b.corr;
+}
+
+/* The device thread is not free.  A second copy of the frame it works on waits with it.
+ */
+static void on_busy(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  if (w->corr != 0 && w->asked.type == ask->type && w->asked.op == ask->op &&
+      w->asked.epoch == ask->epoch) {
+    if (!same_return(w->asked.back, ask->back)) {
+      worker_refuse(ctx, &w->asked, WEFT_E_CANCELLED, "asked again, answered there");
+      w->asked.back = ask->back;
+    }
+  } else if (w->phase == WEFT_WORKER_ABORTING || worker_job_is_question(w->job)) {
+    worker_keep(ctx, w, ask);
+  } else {
+    wrong_phase(ctx, w, ask, "another call");
+  }
+}
+
+static void on_session(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  const uint64_t ended = w->phase == WEFT_WORKER_ABORTING && w->abort_epoch > w->ended
+                             ? w->abort_epoch
+                             : w->ended;
+  if (ask->epoch != 0 && w->said.type != 0 && w->said.op == ask->op &&
+      w->said.epoch == ask->epoch) {
+    worker_say_again(ctx, w, ask);
+  } else if (ask->epoch <= ended) {
+    worker_refuse(ctx, ask, WEFT_E_STALE,
+                  "rank %" PRIu32 ": epoch %" PRIu64 ", but %" PRIu64 " has ended here",
+                  w->rank, ask->epoch, ended);
+  } else if (w->corr != 0 || w->phase == WEFT_WORKER_ABORTING) {
+    on_busy(ctx, w, ask);
+  } else if (ask->type == WEFT_MSG_W_START) {
+    on_start(ctx, w, ask);
+  } else if (ask->type == WEFT_MSG_W_ACCEPT) {
+    on_accept(ctx, w, ask);
+  } else if (ask->type == WEFT_MSG_W_GO) {
+    on_go(ctx, w, ask);
+  } else {
+    on_finish(ctx, w, ask);
+  }
+}
+
+/* ---- the end of sessions */
+
+static void on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  weft_store *store = w->args.device->store;
+  wefti_store_state st;
+  wefti_store_state_get(store, &st);
+  if (ask->base_sequence <= st.weights_sequence) {
+    worker_ok(ctx, ask); /* has happened */
+  } else if (ask->epoch <= w->ended) {
+    worker_refuse(ctx, ask, WEFT_E_STALE,
+                  "rank %" PRIu32 ": publish of epoch %" PRIu64 ", but %" PRIu64
+                  " has ended here",
+                  w->rank, ask->epoch, w->ended);
+  } else if (w->phase != WEFT_WORKER_INSTALLED || w->epoch != ask->epoch ||
+             wefti_store_publish(store, ask->epoch, ask->base_sequence) != WEFT_OK) {
+    wrong_phase(ctx, w, ask, "publish");
+  } else {
+    weft_log(ctx, WEFT_LOG_INFO,
+             "published rank=%" PRIu32 " epoch=%" PRIu64 " weights_sequence=%" PRIu64,
+             w->rank, ask->epoch, ask->base_sequence);
+    w->ended = w->epoch;
+    w->epoch = 0;
+    w->phase = WEFT_WORKER_IDLE;
+    worker_said_clear(w);
+    worker_ok(ctx, ask);
+  }
+}
+
+static void wait_for_abort(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  for (unsigned i = 0; i < w->abort_count; i++) {
+    if (same_return(w->aborts[i].back, ask->back)) {
+      return;
+    }
+  }
+  if (w->abort_count == WORKER_ABORTS_MAX) {
+    worker_refuse(ctx, &w->aborts[0], WEFT_E_CANCELLED, "asked again, answered there");
+    w->abort_count--;
+    memmove(w->aborts, w->aborts + 1, w->abort_count * sizeof w->aborts[0]);
+  }
+  worker_ask *kept = &w->aborts[w->abort_count++];
+  *kept = *ask;
+  kept->arg = (weft_str){ 0 };
+}
+
+static void on_abort(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  if (ask->epoch <= w->ended) {
+    worker_ok(ctx, ask);
+  } else if (w->phase == WEFT_WORKER_ABORTING) {
+    w->abort_epoch = ask->epoch > w->abort_epoch ? ask->epoch : w->abort_epoch;
+    wait_for_abort(ctx, w, ask);
+  } else if (w->epoch == 0 || ask->epoch < w->epoch) {
+    w->ended = ask->epoch; /* nothing of it here, and nothing of it will be taken in */
+    worker_ok(ctx, ask);
+  } else {
+    weft_log(ctx, WEFT_LOG_INFO,
+             "abort in phase %s: %.*s rank=%" PRIu32 " epoch=%" PRIu64,
+             worker_phase_name(w->phase), (int)ask->arg.len, ask->arg.p ? ask->arg.p : "",
+             w->rank, ask->epoch);
+    wait_for_abort(ctx, w, ask);
+    worker_drop(ctx, w, ask->epoch);
+  }
+}
+
+/* ---- questions */
+
+static void on_query(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  weft_device_job job;
+  if (ask->what == WEFT_QUERY_WEIGHTS) {
+    job = WEFT_DEVICE_WEIGHTS;
+  } else if (ask->what == WEFT_QUERY_CHECKSUM) {
+    job = WEFT_DEVICE_CHECKSUM;
+  } else if (ask->what == WEFT_QUERY_RESET) {
+    job = WEFT_DEVICE_RESET;
+  } else {
+    worker_refuse(ctx, ask, WEFT_E_UNSUPPORTED,
+                  "a worker has no answer to question %" PRIu32, ask->what);
+    return;
+  }
+  if (job == WEFT_DEVICE_RESET && w->epoch != 0) {
+    worker_refuse(ctx, ask, WEFT_E_CONFLICT,
+                  "rank %" PRIu32 ": no reset while epoch %" PRIu64 " is %s", w->rank,
+                  w->epoch, worker_phase_name(w->phase));
+  } else if (w->corr == 0 && w->phase != WEFT_WORKER_ABORTING) {
+    worker_run(ctx, w, job, ask);
+  } else if (w->phase != WEFT_WORKER_ABORTING && worker_job_is_question(w->job)) {
+    worker_keep(ctx, w, ask);
+  } else {
+    worker_refuse(ctx, ask, WEFT_E_UNAVAIL,
+                  "rank %" PRIu32 " is %s; ask again when that has ended", w->rank,
+                  worker_phase_name(w->phase));
+  }
+}
+
+void worker_dispatch(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  if (!of_this_life(ctx, w, ask)) {
+    return;
+  }
+  if (ask->type == WEFT_MSG_W_QUERY) {
+    on_query(ctx, w, ask);
+  } else if (ask->type != WEFT_MSG_W_PUBLISH && ask->type != WEFT_MSG_W_ABORT) {
+    on_session(ctx, w, ask);
+  } else if (ask->epoch == 0) {
+    worker_refuse(ctx, ask, WEFT_E_INVAL, "rank %" PRIu32 ": epoch 0 is none", w->rank);
+  } else if (ask->type == WEFT_MSG_W_PUBLISH) {
+    on_publish(ctx, w, ask);
+  } else {
+    on_abort(ctx, w, ask);
+  }
+}
+
+/* ---- the actor */
+
+static weft_err worker_init(weft_ctx *ctx, void *self, const void *args)
+{
+  worker *w = self;
+  w->args = *(const wefti_worker_args *)args;
+  w->rank = w->args.rank;
+  return weft_monitor(ctx, w->args.device_actor);
+}
+
+static void worker_fini(weft_ctx *ctx, void *self)
+{
+  worker *w = self;
+  /* The device thread may be in a transfer that nobody waits for any more. */
+  atomic_store_explicit(&w->args.device->cancel, true, memory_order_relaxed);
+  worker_said_clear(w);
+  worker_kept_clear(ctx, w);
+}
+
+static weft_err on_engine(weft_ctx *ctx, worker *w, const weft_msg *msg)
+{
+  worker_ask ask;
+  if (!unpack(msg, &ask)) {
+    /* A link passes on whatever its peer sends: not a reason to end. */
+    w->dropped++;
+    worker_refuse(ctx, &ask, WEFT_E_UNSUPPORTED, "message type %u is not for a worker",
+                  (unsigned)msg->type);
+  } else if (msg->type == WEFT_MSG_W_ADOPT) {
+    if (of_this_life(ctx, w, &ask)) {
+      on_adopt(ctx, w, &ask, (const weft_w_adopt *)msg);
+    }
+  } else if (msg->type == WEFT_MSG_W_BEAT) {
+    if (of_this_life(ctx, w, &ask)) {
+      on_beat(ctx, w, &ask, (const weft_w_beat *)msg);
+    }
+  } else {
+    worker_dispatch(ctx, w, &ask);
+  }
+  return WEFT_OK;
+}
+
+static weft_err worker_on(weft_ctx *ctx, void *self, const weft_msg *msg)
+{
+  worker *w = self;
+  switch (msg->type) {
+  case WEFT_MSG_DEVICE_DONE:
+    return worker_job_done(ctx, w, (const weft_device_done *)msg);
+  case WEFT_MSG_ASK_FAILED:
+    return worker_job_failed(ctx, w, (const weft_ask_failed_msg *)msg);
+  case WEFT_MSG_TIMER: /* an abandon that did not get through */
+    if (w->corr == 0 && w->phase == WEFT_WORKER_ABORTING) {
+      worker_run(ctx, w, WEFT_DEVICE_ABANDON, NULL);
+    }
+    return WEFT_OK;
+  case WEFT_MSG_DOWN: /* nothing can be let go of without the device thread */
+    return ((const weft_down_msg *)msg)->who == w->args.device_actor ? WEFT_E_DOWN
+                                                                     : WEFT_OK;
+  case WEFT_MSG_STOP:
+    weft_stop(ctx, WEFT_OK);
+    return WEFT_OK;
+  default:
+    return on_engine(ctx, w, msg);
+  }
+}
+
+const weft_actor_class wefti_worker_class = { .name = "worker",
+                                              .state_size = sizeof(worker),
+                                              .init = worker_init,
+                                              .fini = worker_fini,
+                                              .on = worker_on };

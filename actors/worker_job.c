@@ -1,0 +1,215 @@
+#include "worker_priv.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+
+bool worker_job_is_question(weft_device_job job)
+{
+  return job == WEFT_DEVICE_WEIGHTS || job == WEFT_DEVICE_CHECKSUM ||
+         job == WEFT_DEVICE_RESET || job == WEFT_DEVICE_REAP;
+}
+
+void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask *ask)
+{
+  assert(w->corr == 0);
+  const weft_device_run m = { .h.type = WEFT_MSG_DEVICE_RUN,
+                              .job = (uint32_t)job,
+                              .epoch = w->epoch,
+                              .op = ask ? ask->op : 0,
+                              .what = ask ? ask->what : 0,
+                              .timeout_ms = ask ? ask->timeout_ms : 0,
+                              .rank = w->rank,
+                              .world_size = w->world_size,
+                              .dp_index = w->dp_index,
+                              .strict = ask ? ask->strict : 0,
+                              .arg = ask ? ask->arg : (weft_str){ 0 },
+                              .info = ask ? ask->info : NULL };
+  w->job = job;
+  w->asked = ask ? *ask : (worker_ask){ 0 };
+  w->asked.arg = (weft_str){ 0 }; /* borrowed: only who asked is needed later */
+  w->asked.info = NULL;
+  /* The last job has ended, so nobody reads it now. */
+  atomic_store_explicit(&w->args.device->cancel, false, memory_order_relaxed);
+  w->corr = weft_ask(ctx, w->args.device_actor, weft_msg_make(ctx, &m.h), 0);
+}
+
+/* ---- frames that wait */
+
+static void kept_free(weft_ctx *ctx, worker_ask *ask)
+{
+  char *arg = NULL;
+  memcpy(&arg, &ask->arg.p, sizeof arg); /* ours, const only for those who borrow it */
+  weft_free(ctx, arg);
+  weft_buf_unref(ask->info);
+  *ask = (worker_ask){ 0 };
+}
+
+void worker_keep(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  if (w->waiting_count == WORKER_WAITING_MAX) {
+    worker_refuse(ctx, ask, WEFT_E_UNAVAIL, "rank %" PRIu32 ": %d calls wait already",
+                  w->rank, WORKER_WAITING_MAX);
+    return;
+  }
+  char *arg = NULL;
+  if (ask->arg.len > 0) {
+    arg = weft_alloc(ctx, (size_t)ask->arg.len + 1);
+    if (!arg) {
+      worker_refuse(ctx, ask, WEFT_E_NOMEM, "rank %" PRIu32 ": out of memory", w->rank);
+      return;
+    }
+    memcpy(arg, ask->arg.p, ask->arg.len);
+  }
+  worker_ask *kept = &w->waiting[w->waiting_count++];
+  *kept = *ask;
+  kept->arg.p = arg;
+  kept->info = weft_buf_ref(ask->info);
+}
+
+void worker_kept_clear(weft_ctx *ctx, worker *w)
+{
+  while (w->waiting_count > 0) {
+    kept_free(ctx, &w->waiting[--w->waiting_count]);
+  }
+}
+
+/* What waited is looked at as if it came now: meanwhile its epoch may have ended. */
+static void pump(weft_ctx *ctx, worker *w)
+{
+  while (w->corr == 0 && w->phase != WEFT_WORKER_ABORTING && w->waiting_count > 0) {
+    worker_ask first = w->waiting[0];
+    w->waiting_count--;
+    memmove(w->waiting, w->waiting + 1, w->waiting_count * sizeof w->waiting[0]);
+    worker_dispatch(ctx, w, &first);
+    kept_free(ctx, &first);
+  }
+}
+
+/* ---- the end of a session */
+
+static void end_session(worker *w)
+{
+  if (w->epoch > w->ended) {
+    w->ended = w->epoch;
+  }
+  w->epoch = 0;
+  w->is_init = false;
+  w->phase = WEFT_WORKER_IDLE;
+}
+
+void worker_drop(weft_ctx *ctx, worker *w, uint64_t epoch)
+{
+  w->phase = WEFT_WORKER_ABORTING;
+  w->abort_epoch = epoch;
+  if (w->corr != 0) {
+    atomic_store_explicit(&w->args.device->cancel, true, memory_order_relaxed);
+  } else {
+    worker_run(ctx, w, WEFT_DEVICE_ABANDON, NULL);
+  }
+}
+
+/* The device thread has let go.  abort_epoch 0: the session was another engine's, whose
+ * numbers mean nothing to this one. */
+static void abort_end(weft_ctx *ctx, worker *w)
+{
+  w->epoch = 0;
+  w->is_init = false;
+  w->phase = WEFT_WORKER_IDLE;
+  if (w->abort_epoch > w->ended) {
+    w->ended = w->abort_epoch;
+  }
+  w->abort_epoch = 0;
+  worker_said_clear(w);
+  for (unsigned i = 0; i < w->abort_count; i++) {
+    worker_ok(ctx, &w->aborts[i]);
+  }
+  w->abort_count = 0;
+}
+
+/* ---- answers of the device thread */
+
+static void question_done(weft_ctx *ctx, const worker_ask *asked,
+                          const weft_device_done *done)
+{
+  if (done->err != WEFT_OK) {
+    worker_refuse(ctx, asked, (weft_err)done->err, "%.*s", (int)done->text.len,
+                  done->text.p ? done->text.p : "");
+  } else {
+    worker_json(ctx, asked, done->json);
+  }
+}
+
+static void session_done(weft_ctx *ctx, worker *w, const worker_ask *asked,
+                         const weft_device_done *done)
+{
+  const bool ok = done->err == WEFT_OK;
+  if (!ok && !(w->job == WEFT_DEVICE_FINISH && done->correctable)) {
+    weft_log(ctx, WEFT_LOG_WARN, "session ended: %.*s rank=%" PRIu32 " epoch=%" PRIu64,
+             (int)done->text.len, done->text.p ? done->text.p : "", w->rank, w->epoch);
+    end_session(w);
+  } else if (w->job == WEFT_DEVICE_ACCEPT) {
+    w->phase = WEFT_WORKER_ACCEPTED;
+  } else if (w->job == WEFT_DEVICE_FINISH && ok) {
+    w->phase = WEFT_WORKER_INSTALLED;
+  } else if (w->job == WEFT_DEVICE_GO && w->is_init) {
+    end_session(w); /* an init is one accept and one go */
+  } else {
+    w->phase = WEFT_WORKER_OPEN;
+  }
+  worker_say(ctx, w, asked, done);
+}
+
+weft_err worker_job_done(weft_ctx *ctx, worker *w, const weft_device_done *done)
+{
+  if (w->corr == 0 || done->h.corr != w->corr) {
+    return WEFT_OK; /* not what is waited for */
+  }
+  const worker_ask asked = w->asked;
+  w->corr = 0;
+  if (worker_job_is_question(w->job)) {
+    question_done(ctx, &asked, done);
+  } else if (w->job == WEFT_DEVICE_ABANDON) {
+    abort_end(ctx, w);
+  } else if (w->phase == WEFT_WORKER_ABORTING) {
+    worker_refuse(ctx, &asked, WEFT_E_CANCELLED, "epoch %" PRIu64 " was aborted",
+                  asked.epoch);
+  } else {
+    session_done(ctx, w, &asked, done);
+  }
+  if (w->phase == WEFT_WORKER_ABORTING) {
+    worker_run(ctx, w, WEFT_DEVICE_ABANDON, NULL);
+  }
+  pump(ctx, w);
+  return WEFT_OK;
+}
+
+/* The device thread has not seen the job.  What it holds of the session has to go all the
+ * same, and that must get through: it is tried until it does. */
+weft_err worker_job_failed(weft_ctx *ctx, worker *w, const weft_ask_failed_msg *failed)
+{
+  if (w->corr == 0 || failed->h.corr != w->corr) {
+    return WEFT_OK;
+  }
+  const weft_err reason = (weft_err)failed->reason;
+  const worker_ask asked = w->asked;
+  w->corr = 0;
+  if (reason == WEFT_E_DOWN) {
+    return WEFT_E_DOWN;
+  }
+  if (w->job != WEFT_DEVICE_ABANDON) {
+    worker_refuse(ctx, &asked, reason, "rank %" PRIu32 ": device thread not reached: %s",
+                  w->rank, weft_strerror(reason));
+  }
+  if (!worker_job_is_question(w->job) && w->phase != WEFT_WORKER_ABORTING) {
+    w->phase = WEFT_WORKER_ABORTING;
+    w->abort_epoch = w->epoch;
+  }
+  if (w->phase == WEFT_WORKER_ABORTING &&
+      weft_timer_start(ctx, WORKER_RETRY_MS, 0) == 0) {
+    return WEFT_E_NOMEM; /* could never let go: better replaced */
+  }
+  pump(ctx, w);
+  return WEFT_OK;
+}

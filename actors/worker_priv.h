@@ -1,0 +1,97 @@
+/* worker_priv.h -- private to worker.c, worker_job.c, worker_answer.c: the worker actor's
+ * state.  Not here: what others may know of it (worker.h). */
+#ifndef WEFT_ACTORS_WORKER_PRIV_H
+#define WEFT_ACTORS_WORKER_PRIV_H
+
+#include "device.h"
+#include "worker.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+  WORKER_WAITING_MAX = 8, /* frames kept while a question is worked on */
+  WORKER_ABORTS_MAX = 4,  /* askers of one abort */
+  WORKER_FORMER_MAX = 8,  /* engines that were before this one */
+  WORKER_RETRY_MS = 20,
+  WORKER_GRANT_NS = 2000000000 /* from the stamp that a heartbeat echoes */
+};
+
+/* A frame of the engine, unpacked. */
+typedef struct worker_ask {
+  uint16_t type;
+  uint64_t boot, incarnation, epoch, op;
+  weft_return back; /* corr 0: nobody waits */
+  uint32_t what, timeout_ms, strict, draft;
+  uint64_t base_sequence, base_digest_hi, base_digest_lo;
+  weft_str arg;   /* borrowed, or owned by a kept one */
+  weft_buf *info; /* likewise */
+} worker_ask;
+
+/* What was said about the last session operation: said again to the same op. */
+typedef struct worker_said {
+  uint16_t type; /* 0 = nothing yet */
+  weft_err err;
+  bool correctable;
+  char text[WEFT_WHY_MAX];
+  weft_w_ok ok;
+  weft_w_finished finished; /* owns missing_names */
+  uint64_t epoch, op;
+} worker_said;
+
+typedef struct worker {
+  wefti_worker_args args;
+  uint64_t boot; /* 0 = not adopted */
+  uint64_t former[WORKER_FORMER_MAX];
+  unsigned former_count;
+  uint32_t rank, world_size, dp_index;
+
+  weft_worker_phase phase;
+  uint64_t epoch; /* of the session or init that phase is about, 0 = none */
+  bool is_init;
+  uint64_t ended; /* highest ended epoch of this boot */
+
+  uint64_t corr; /* question to the device thread, 0 = it is free */
+  weft_device_job job;
+  worker_ask asked; /* whom job is for */
+
+  worker_ask waiting[WORKER_WAITING_MAX]; /* kept */
+  unsigned waiting_count;
+  worker_ask aborts[WORKER_ABORTS_MAX];
+  unsigned abort_count;
+  uint64_t abort_epoch; /* in phase ABORTING */
+
+  worker_said said;
+  uint64_t dropped; /* messages that are no worker's */
+} worker;
+
+/* ---- worker_answer.c.  All answer ask->back and echo ask's envelope. */
+void worker_refuse(weft_ctx *ctx, const worker_ask *ask, weft_err err, const char *fmt,
+                   ...) WEFT_PRINTF(4, 5);
+void worker_ok(weft_ctx *ctx, const worker_ask *ask);
+void worker_state(weft_ctx *ctx, worker *w, const worker_ask *ask);
+void worker_json(weft_ctx *ctx, const worker_ask *ask, weft_buf *json);
+/* Turns the device's answer into what is said to w->asked, now and to a repeat. */
+void worker_say(weft_ctx *ctx, worker *w, const worker_ask *ask,
+                const weft_device_done *done);
+void worker_say_again(weft_ctx *ctx, const worker *w, const worker_ask *ask);
+void worker_said_clear(worker *w);
+const char *worker_phase_name(weft_worker_phase phase);
+
+/* ---- worker_job.c */
+bool worker_job_is_question(weft_device_job job);
+/* Gives job to the device thread, which is free.  ask NULL: nobody waits for it. */
+void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask *ask);
+/* Everything up to epoch ends here; the device thread is told. */
+void worker_drop(weft_ctx *ctx, worker *w, uint64_t epoch);
+weft_err worker_job_done(weft_ctx *ctx, worker *w, const weft_device_done *done);
+weft_err worker_job_failed(weft_ctx *ctx, worker *w, const weft_ask_failed_msg *failed);
+/* Keeps a copy of ask until the device thread is free, or refuses it. */
+void worker_keep(weft_ctx *ctx, worker *w, const worker_ask *ask);
+void worker_kept_clear(weft_ctx *ctx, worker *w);
+
+/* ---- worker.c */
+void worker_dispatch(weft_ctx *ctx, worker *w, const worker_ask *ask);
+
+#endif /* WEFT_ACTORS_WORKER_PRIV_H */
