@@ -1,0 +1,184 @@
+#define _GNU_SOURCE
+#include "nng_util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static weft_err check_dir(const char *path, weft_why *why)
+{
+  char dir[PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  const size_t len = slash == NULL ? 0 : (size_t)(slash - path);
+  if (path[0] != '/' || len >= sizeof dir) {
+    return weft_whyf(why, WEFT_E_INVAL, "ipc path \"%s\": want an absolute path", path);
+  }
+  memcpy(dir, path, len);
+  dir[len] = '\0';
+  struct stat st;
+  if (stat(len == 0 ? "/" : dir, &st) != 0) {
+    return weft_whyf(why, WEFT_E_SYS,
+                     "ipc directory %s: errno %d; create it with mode 0700", dir, errno);
+  }
+  /* Whoever may connect to an nng ipc socket can stop its listener for good, and may
+   * do so before permissions are set on it: so the directory is the lock. */
+  if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
+    return weft_whyf(why, WEFT_E_DENIED,
+                     "ipc directory %s must be a directory of this user with mode 0700 "
+                     "(is %04o); use a private one, or tcp://",
+                     dir, (unsigned)(st.st_mode & 07777));
+  }
+  return WEFT_OK;
+}
+
+static int wait_for(int fd, short events)
+{
+  struct timespec t;
+  (void)clock_gettime(CLOCK_MONOTONIC, &t);
+  const int64_t end = (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000 + WEFTI_PROBE_MS;
+  for (;;) {
+    struct pollfd p = { .fd = fd, .events = events };
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    const int64_t left = end - ((int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000);
+    const int n = left <= 0 ? 0 : poll(&p, 1, (int)left);
+    if (n >= 0 || errno != EINTR) {
+      return n;
+    }
+  }
+}
+
+/* Exchanges the greeting before hanging up: a listener of nng 1.5.2 never accepts again
+ * after a peer that connected and closed without one. */
+static void say_hello(int fd)
+{
+  static const uint8_t greeting[8] = { 0, 'S', 'P', 0, 0, 0, 0, 0 };
+  uint8_t theirs[8];
+  if (send(fd, greeting, sizeof greeting, MSG_NOSIGNAL) != (ssize_t)sizeof greeting) {
+    return;
+  }
+  for (size_t got = 0; got < sizeof theirs && wait_for(fd, POLLIN) > 0;) {
+    const ssize_t n = recv(fd, theirs + got, sizeof theirs - got, MSG_DONTWAIT);
+    if (n <= 0) {
+      return;
+    }
+    got += (size_t)n;
+  }
+  /* Until it has hung up on us it may not have read our greeting yet. */
+  (void)wait_for(fd, POLLRDHUP);
+}
+
+/* Does anybody answer on the socket file? */
+static bool answers(const char *path)
+{
+  struct sockaddr_un sa = { .sun_family = AF_UNIX };
+  const size_t len = strlen(path);
+  if (len >= sizeof sa.sun_path) {
+    return true; /* cannot tell: leave it alone */
+  }
+  memcpy(sa.sun_path, path, len + 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) {
+    return true;
+  }
+  const int rc = connect(fd, (const struct sockaddr *)&sa, sizeof sa);
+  const bool alive = rc == 0 || (errno != ECONNREFUSED && errno != ENOENT);
+  if (rc == 0) {
+    say_hello(fd);
+  }
+  (void)close(fd);
+  return alive;
+}
+
+static weft_err check_ipc(const char *path, weft_why *why)
+{
+  struct stat st;
+  if (strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path) {
+    return weft_whyf(why, WEFT_E_INVAL,
+                     "ipc path %s: longer than a socket address allows", path);
+  }
+  const weft_err err = check_dir(path, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  if (lstat(path, &st) != 0) {
+    return errno == ENOENT
+               ? WEFT_OK
+               : weft_whyf(why, WEFT_E_SYS, "ipc path %s: errno %d", path, errno);
+  }
+  if (!S_ISSOCK(st.st_mode)) { /* nng would delete it */
+    return weft_whyf(
+        why, WEFT_E_EXISTS,
+        "ipc path %s exists and is no socket; it was left alone, choose another", path);
+  }
+  if (answers(path)) {
+    return weft_whyf(why, WEFT_E_EXISTS, "somebody listens on ipc path %s", path);
+  }
+  if (unlink(path) != 0 && errno != ENOENT) {
+    return weft_whyf(why, WEFT_E_SYS, "cannot remove stale socket %s: errno %d", path,
+                     errno);
+  }
+  return WEFT_OK;
+}
+
+/* url with the port that was bound. */
+static weft_err bound_url(nng_listener lst, const char *url, char *out, size_t cap)
+{
+  int n;
+  int port = 0;
+  const char *colon = strrchr(url, ':');
+  if (strncmp(url, "tcp://", 6) == 0 && colon != NULL && strcmp(colon, ":0") == 0) {
+    if (nng_listener_get_int(lst, NNG_OPT_TCP_BOUND_PORT, &port) != 0) {
+      return WEFT_E_SYS;
+    }
+    n = snprintf(out, cap, "%.*s:%d", (int)(colon - url), url, port);
+  } else {
+    n = snprintf(out, cap, "%s", url);
+  }
+  return n < 0 || (size_t)n >= cap ? WEFT_E_LIMIT : WEFT_OK;
+}
+
+weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
+                      weft_why *why)
+{
+  const char *scheme = wefti_url_scheme(url);
+  if (scheme == NULL) {
+    return weft_whyf(why, WEFT_E_INVAL,
+                     "address \"%s\": want ipc://, tcp:// or inproc://",
+                     url == NULL ? "" : url);
+  }
+  const bool ipc = strcmp(scheme, "ipc") == 0;
+  if (ipc) {
+    const weft_err err = check_ipc(url + strlen("ipc://"), why);
+    if (err != WEFT_OK) {
+      return err;
+    }
+  }
+  nng_listener lst;
+  int rv = nng_listener_create(&lst, sock, url);
+  if (rv == 0 && ipc) {
+    rv = nng_listener_set_int(lst, NNG_OPT_IPC_PERMISSIONS, 0600);
+  }
+  if (rv == 0) {
+    rv = nng_listener_start(lst, 0);
+  }
+  if (rv != 0) {
+    return weft_whyf(why, wefti_nng_err(rv), "cannot listen on %s: %s", url,
+                     wefti_nng_text(rv));
+  }
+  if (url_out != NULL) {
+    const weft_err err = bound_url(lst, url, url_out, cap);
+    if (err != WEFT_OK) {
+      return weft_whyf(why, err, "address of %s as bound: not known or too long", url);
+    }
+  }
+  return WEFT_OK;
+}

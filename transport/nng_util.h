@@ -1,0 +1,57 @@
+/* nng_util.h -- what every nng socket of this folder goes through: limits, private ipc
+ * addresses, error codes, and the queue that carries completions to a loop.  Not the
+ * sockets themselves. */
+#ifndef WEFT_TRANSPORT_NNG_UTIL_H
+#define WEFT_TRANSPORT_NNG_UTIL_H
+
+#include "weft/err.h"
+
+#include <nng/nng.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+  WEFTI_SLACK = 64,             /* bytes of protocol headers on top of a frame limit */
+  WEFTI_RECONNECT_MIN_MS = 20,  /* first pause between attempts to connect */
+  WEFTI_RECONNECT_MAX_MS = 200, /* longest */
+  WEFTI_PROBE_MS = 200          /* patience with what answers on an ipc address */
+};
+
+/* nng's code as ours.  Never NNG's text: its buffer for unknown codes is shared. */
+weft_err wefti_nng_err(int rv);
+const char *wefti_nng_text(int rv); /* static, never NULL */
+
+/* "ipc", "tcp" or "inproc" of url, NULL for anything else. */
+const char *wefti_url_scheme(const char *url);
+
+/* Limits what peers may send (bytes of payload) and how dialing is repeated. */
+weft_err wefti_sock_limits(nng_socket sock, size_t recv_max) WEFT_MUST_USE;
+
+/* Listens on url and writes the address as bound (tcp port 0 filled in) to url_out[cap],
+ * which may be NULL.  An ipc path must lie in a directory of mode 0700 that is ours; a
+ * stale socket there is removed, a living one or anything else is left alone: EXISTS.
+ * Errors: INVAL (address), DENIED (directory), EXISTS, LIMIT (url_out), SYS. */
+weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
+                      weft_why *why) WEFT_MUST_USE;
+
+/* Starts connecting, which goes on by itself.  Errors: INVAL (address), SYS, NOMEM. */
+weft_err wefti_dial(nng_socket sock, const char *url, weft_why *why) WEFT_MUST_USE;
+
+/* A message with a copy of data[len]; NULL = out of memory. */
+nng_msg *wefti_nng_msg(const void *data, size_t len);
+
+/* ---- completions: any thread pushes, the owner takes all of them. */
+typedef struct wefti_node {
+  struct wefti_node *next;
+} wefti_node;
+typedef struct wefti_queue {
+  /* Newest first.  Push releases what was stored before it, take acquires it. */
+  _Atomic(wefti_node *) head;
+} wefti_queue;
+/* true: it was empty, so the owner must be woken.  A node is in one queue at most. */
+bool wefti_queue_push(wefti_queue *q, wefti_node *node);
+wefti_node *wefti_queue_take(wefti_queue *q); /* oldest first, NULL = nothing */
+
+#endif /* WEFT_TRANSPORT_NNG_UTIL_H */

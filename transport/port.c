@@ -1,0 +1,217 @@
+#include "frame.h"
+#include "rep.h"
+#include "weft/link.h"
+
+#include <string.h>
+
+enum {
+  FRAME_MAX = 40 << 20, /* bytes, default */
+  CONTEXTS = 8,         /* default */
+  LOOK_MS = 1000,       /* a wake-up lost for want of memory costs this much */
+  TAG_LOOK = 1          /* timer: look at the queue */
+};
+
+typedef struct open_request {
+  bool used;
+  uint64_t asked_corr; /* of our question to `to` */
+  uint64_t corr;       /* of the frame */
+  uint16_t type;
+} open_request;
+
+typedef struct port_actor {
+  wefti_rep *rep;
+  weft_runtime *rt;
+  weft_actor_id self, to;
+  const weft_catalogue *cat;
+  uint64_t roles;
+  uint32_t frame_max;
+  unsigned contexts;
+  uint64_t garbage, refused;                 /* frames, counted */
+  open_request open[WEFTI_REP_CONTEXTS_MAX]; /* by slot of rep */
+} port_actor;
+
+typedef struct port_args {
+  const weft_port_opts *opts;
+  char *url_out;
+  size_t url_cap;
+  weft_why *why;
+} port_args;
+
+/* On a thread of nng. */
+static void wake(void *arg)
+{
+  const port_actor *p = arg;
+  (void)wefti_wake_post(p->rt, p->self); /* or the port looks at its next message */
+}
+
+static void answer_error(port_actor *p, unsigned slot, uint64_t corr, uint16_t asked,
+                         weft_err reason)
+{
+  uint8_t frame[WEFTI_ERROR_FRAME];
+  wefti_error_frame(frame, corr, reason, asked);
+  wefti_rep_answer(p->rep, slot, wefti_nng_msg(frame, sizeof frame));
+}
+
+static void answer(weft_ctx *ctx, port_actor *p, const weft_msg *msg)
+{
+  unsigned slot = 0;
+  while (slot < p->contexts &&
+         !(p->open[slot].used && p->open[slot].asked_corr == msg->corr)) {
+    slot++;
+  }
+  if (slot == p->contexts) {
+    return; /* the asker has hung up meanwhile */
+  }
+  const open_request o = p->open[slot];
+  p->open[slot] = (open_request){ 0 };
+  if (msg->type == WEFT_MSG_ASK_FAILED) {
+    const weft_ask_failed_msg *f = (const weft_ask_failed_msg *)(const void *)msg;
+    answer_error(p, slot, o.corr, o.type, (weft_err)f->reason);
+    return;
+  }
+  weft_err err;
+  nng_msg *frame = wefti_frame_encode(p->cat, msg, weft_now_ms(ctx), p->frame_max, &err);
+  if (frame == NULL) {
+    answer_error(p, slot, o.corr, o.type, err);
+    return;
+  }
+  wefti_rep_answer(p->rep, slot, frame);
+}
+
+/* Asks `to`, or tells it when the frame is no question. */
+static void pass_on(weft_ctx *ctx, port_actor *p, unsigned slot, weft_msg *msg)
+{
+  const uint64_t corr = msg->corr;
+  const uint64_t due = msg->due_ms;
+  const uint16_t type = msg->type;
+  const uint64_t now = weft_now_ms(ctx);
+  msg->due_ms = 0;
+  msg->corr = 0;
+  msg->flags &= (uint16_t)~WEFT_MSG_F_REPLY;
+  if (corr == 0) {
+    const weft_err err = weft_send(ctx, p->to, msg);
+    if (err != WEFT_OK) {
+      answer_error(p, slot, 0, type, err);
+    } else {
+      wefti_rep_answer(p->rep, slot, wefti_nng_msg(NULL, 0));
+    }
+    return;
+  }
+  p->open[slot] = (open_request){ .used = true, .corr = corr, .type = type };
+  p->open[slot].asked_corr =
+      weft_ask(ctx, p->to, msg, due == 0 ? 0 : (due > now ? due - now : 1));
+}
+
+static void take(weft_ctx *ctx, port_actor *p, unsigned slot, nng_msg *frame)
+{
+  weft_msg *msg = NULL;
+  weft_err err = nng_msg_len(frame) > p->frame_max /* inproc knows no limit */
+                     ? WEFT_E_LIMIT
+                     : weft_msg_decode(p->cat, nng_msg_body(frame), nng_msg_len(frame),
+                                       weft_now_ms(ctx), &msg);
+  nng_msg_free(frame);
+  if (err != WEFT_OK) {
+    p->garbage++;
+    weft_log(ctx, WEFT_LOG_DEBUG, "frame refused: %s count=%llu", weft_err_name(err),
+             (unsigned long long)p->garbage);
+    answer_error(p, slot, 0, 0, err);
+    return;
+  }
+  const weft_msg_desc *desc = weft_msg_desc_of(p->cat, msg->type);
+  if (desc->to >= 64 || (p->roles >> desc->to & 1) == 0) {
+    p->refused++;
+    weft_log(ctx, WEFT_LOG_DEBUG, "%s is not for this port count=%llu", desc->name,
+             (unsigned long long)p->refused);
+    answer_error(p, slot, msg->corr, msg->type, WEFT_E_DENIED);
+    weft_msg_drop(p->cat, msg);
+    return;
+  }
+  pass_on(ctx, p, slot, msg);
+}
+
+static void look(weft_ctx *ctx, port_actor *p)
+{
+  unsigned slot;
+  nng_msg *frame;
+  for (unsigned i = 0; i < p->contexts; i++) {
+    if (p->open[i].used && wefti_rep_gone(p->rep, i)) {
+      weft_ask_cancel(ctx, p->open[i].asked_corr);
+      p->open[i] = (open_request){ 0 };
+      wefti_rep_answer(p->rep, i, NULL);
+    }
+  }
+  while (wefti_rep_next(p->rep, &slot, &frame)) { /* at most one per context */
+    take(ctx, p, slot, frame);
+  }
+}
+
+static weft_err port_init(weft_ctx *ctx, void *self, const void *args)
+{
+  port_actor *p = self;
+  const port_args *a = args;
+  const weft_port_opts *o = a->opts;
+  p->rt = weft_ctx_runtime(ctx);
+  if (o->size != sizeof *o || p->rt == NULL) {
+    return weft_whyf(a->why, WEFT_E_INVAL, "port: bad options");
+  }
+  p->self = weft_self(ctx);
+  p->to = o->to;
+  p->cat = weft_runtime_catalogue(p->rt);
+  p->roles = o->roles;
+  p->frame_max = o->frame_max == 0 ? FRAME_MAX : o->frame_max;
+  p->contexts = o->contexts == 0 ? CONTEXTS : o->contexts;
+  /* What nng posts while init runs finds no actor yet: look once afterwards. */
+  if (weft_timer_start(ctx, 0, TAG_LOOK) == 0) {
+    return weft_whyf(a->why, WEFT_E_NOMEM, "port: out of memory");
+  }
+  const weft_err err = wefti_rep_create(o->url, p->contexts, p->frame_max, a->url_out,
+                                        a->url_cap, &p->rep, a->why);
+  if (err == WEFT_OK) {
+    wefti_rep_start(p->rep, wake, p);
+  }
+  return err;
+}
+
+static void port_fini(weft_ctx *ctx, void *self)
+{
+  (void)ctx;
+  port_actor *p = self;
+  wefti_rep_destroy(p->rep);
+}
+
+static weft_err port_on(weft_ctx *ctx, void *self, const weft_msg *msg)
+{
+  port_actor *p = self;
+  if ((msg->flags & WEFT_MSG_F_REPLY) != 0 || msg->type == WEFT_MSG_ASK_FAILED) {
+    answer(ctx, p, msg);
+  } else if (msg->type == WEFT_MSG_STOP) {
+    weft_stop(ctx, WEFT_OK);
+    return WEFT_OK;
+  } else if (msg->type == WEFT_MSG_TIMER &&
+             weft_timer_start(ctx, LOOK_MS, TAG_LOOK) == 0) {
+    return WEFT_E_NOMEM;
+  }
+  look(ctx, p);
+  return WEFT_OK;
+}
+
+static const weft_actor_class port_class = { .name = "port",
+                                             .state_size = sizeof(port_actor),
+                                             .init = port_init,
+                                             .fini = port_fini,
+                                             .on = port_on };
+
+weft_err weft_port_spawn(weft_ctx *ctx, const weft_port_opts *opts, char *url_out,
+                         size_t url_cap, weft_actor_id *out, weft_why *why)
+{
+  const port_args args = { opts, url_out, url_cap, why };
+  return weft_spawn(ctx, &port_class, &args, NULL, out);
+}
+
+weft_err weft_port_spawn_on(weft_runtime *rt, unsigned loop, const weft_port_opts *opts,
+                            char *url_out, size_t url_cap, weft_actor_id *out,
+                            weft_why *why)
+{
+  const port_args args = { opts, url_out, url_cap, why };
+  return weft_runtime_spawn(rt, loop, &port_class, &args, NULL, out);
+}
