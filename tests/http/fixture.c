@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,7 @@ static void hold(fixture *f, const weft_http_request *req)
 static void answer_now(fixture *f, const weft_http_request *req)
 {
   static const char info[] = "{\"weight_version\":\"default\"}";
-  char out[256];
+  char out[256] = "";
   switch (req->route->id) {
   case R_ECHO:
     respond(f, req->id, 200, req->body == NULL ? NULL : req->body->data,
@@ -58,8 +59,7 @@ static void answer_now(fixture *f, const weft_http_request *req)
     return;
   case R_QUERY: {
     const weft_err err = weft_http_query(req->query, "k", out, sizeof out);
-    respond(f, req->id, err == WEFT_OK ? 200 : 400, err == WEFT_OK ? out : "",
-            strlen(out));
+    respond(f, req->id, err == WEFT_OK ? 200 : 400, out, strlen(out));
     return;
   }
   case R_HEADER: {
@@ -314,6 +314,8 @@ static int dial_tcp(const char *bound)
                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
   }
+  const int on = 1;
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   return fd;
 }
 

@@ -286,7 +286,9 @@ static void pipelined_beyond_the_limit_waits(void **state)
     fixture_release(&f, true);
     for (size_t i = 0; i < want; i++, got++) {
       char text[16] = "";
-      (void)snprintf(text, sizeof text, got == 10 ? "" : "%u", got);
+      if (got < 10) { /* the last one has no query */
+        (void)snprintf(text, sizeof text, "%u", got);
+      }
       assert_true(client_reply(&c, &r, false));
       body_is(&r, text);
     }
