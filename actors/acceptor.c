@@ -166,7 +166,7 @@ static void handle(weft_ctx *ctx, acceptor *self, const weft_http_call *call,
   }
   if (call->route == WEFTI_ROUTE_CHECKER && fields.action == WEFT_CHECK_RESET &&
       !self->args.allow_weight_reset) {
-    wefti_refuse(&bad, 403, "Forbidden",
+    wefti_problem_say(&bad, 403, "Forbidden",
                  "weight_checker: reset destroys the live weights; start the server with "
                  "--allow-weight-reset to permit it");
     refuse(self, call, &bad);

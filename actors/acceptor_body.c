@@ -194,37 +194,49 @@ static weft_err read_label(const reader *rd, wefti_fields *out)
   return err;
 }
 
-static weft_err read_check(const reader *rd, wefti_fields *out)
+static weft_err read_action(const reader *rd, weft_check_action *out)
 {
   static const struct {
     const char *name;
     weft_check_action action;
   } actions[] = {
-    { "\"checksum\"", WEFT_CHECK_CHECKSUM },
-    { "\"reset\"", WEFT_CHECK_RESET },
-    { "\"compare\"", WEFT_CHECK_COMPARE },
+    { "checksum", WEFT_CHECK_CHECKSUM },
+    { "reset", WEFT_CHECK_RESET },
+    { "compare", WEFT_CHECK_COMPARE },
   };
-  const weft_json_span action = member_of(rd, "action");
-  if (action.kind == WEFT_JSON_NONE) {
+  const weft_json_span span = member_of(rd, "action");
+  if (span.kind == WEFT_JSON_NONE) {
     return missing(rd, "action");
   }
-  size_t i = 0;
-  const size_t n = sizeof actions / sizeof actions[0];
-  while (i < n && (action.len != strlen(actions[i].name) ||
-                   memcmp(rd->text + action.at, actions[i].name, action.len) != 0)) {
-    i++;
+  wefti_text name = { 0 };
+  if (span.kind == WEFT_JSON_STRING && span.len <= INPUT_MAX) {
+    const weft_err err = read_text(rd, "action", INPUT_MAX, &name);
+    if (err != WEFT_OK) {
+      return err;
+    }
   }
-  if (i == n) {
-    return invalid(rd, "literal_error", "action",
-                   "Input should be 'checksum', 'reset' or 'compare'", action);
+  for (size_t i = 0; i < sizeof actions / sizeof actions[0]; i++) {
+    if (strcmp(name.text, actions[i].name) == 0) {
+      *out = actions[i].action;
+      return WEFT_OK;
+    }
   }
-  out->action = actions[i].action;
+  return invalid(rd, "literal_error", "action",
+                 "Input should be 'checksum', 'reset' or 'compare'", span);
+}
+
+static weft_err read_check(const reader *rd, wefti_fields *out)
+{
+  const weft_err err = read_action(rd, &out->action);
+  if (err != WEFT_OK) {
+    return err;
+  }
   const weft_json_span baseline = member_of(rd, "baseline");
   if (absent(baseline)) {
     if (out->action != WEFT_CHECK_COMPARE) {
       return WEFT_OK;
     }
-    wefti_refuse(rd->bad, 400, "Bad Request",
+    wefti_problem_say(rd->bad, 400, "Bad Request",
                  "action='compare' requires a 'baseline' object");
     return WEFT_E_INVAL;
   }
@@ -243,7 +255,7 @@ static weft_err read_check(const reader *rd, wefti_fields *out)
 static weft_err read_abort_requests(const reader *rd)
 {
   if (root_of(rd).kind != WEFT_JSON_OBJECT) {
-    wefti_refuse(rd->bad, 400, "Bad Request",
+    wefti_problem_say(rd->bad, 400, "Bad Request",
                  rd->scan == NULL ? "Invalid JSON format"
                                   : "Request body must be a JSON object");
     return WEFT_E_INVAL;
@@ -258,7 +270,7 @@ static weft_err read_abort_requests(const reader *rd)
 static weft_err not_json(uint32_t route, const weft_json_scan *scan, wefti_problem *bad)
 {
   if (route == WEFTI_ROUTE_ABORT_REQUESTS) {
-    wefti_refuse(bad, 400, "Bad Request", "Invalid JSON format");
+    wefti_problem_say(bad, 400, "Bad Request", "Invalid JSON format");
     return WEFT_E_INVAL;
   }
   const size_t at = weft_json_scan_error_at(scan);

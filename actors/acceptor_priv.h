@@ -65,7 +65,7 @@ typedef struct wefti_problem {
  * a Python literal, "" = left out. */
 void wefti_invalid(wefti_problem *bad, const char *kind, const char *where,
                    const char *field, const char *says, const char *input);
-void wefti_refuse(wefti_problem *bad, int status, const char *type, const char *message);
+void wefti_problem_say(wefti_problem *bad, int status, const char *type, const char *message);
 
 typedef struct wefti_query {
   uint32_t timeout_ms; /* 0 = none was given */

@@ -5,7 +5,7 @@
 
 enum { VALUE_MAX = 64, INPUT_MAX = 100, TIMEOUT_MAX_S = 86400 };
 
-void wefti_refuse(wefti_problem *bad, int status, const char *type, const char *message)
+void wefti_problem_say(wefti_problem *bad, int status, const char *type, const char *message)
 {
   bad->status = status;
   bad->type = type;

@@ -165,14 +165,13 @@ static void finish_record(call_record *record, const weft_result *result)
 typedef struct calls_actor {
   wefti_calls *calls;
   weft_actor_id engine;
-  bool told_thread;
 } calls_actor;
 
 static weft_err calls_init(weft_ctx *ctx, void *state, const void *args)
 {
-  (void)ctx;
   *(calls_actor *)state = *(const calls_actor *)args;
-  return WEFT_OK;
+  /* Its message comes on the loop's thread: that is where callbacks will run. */
+  return weft_timer_start(ctx, 0, 0) ? WEFT_OK : WEFT_E_NOMEM;
 }
 
 static uint64_t patience_of(const weft_msg *msg)
@@ -194,12 +193,11 @@ static void note_thread(wefti_calls *calls)
 static weft_err calls_on(weft_ctx *ctx, void *state, const weft_msg *msg)
 {
   calls_actor *self = state;
-  if (!self->told_thread) {
-    note_thread(self->calls);
-    self->told_thread = true;
-  }
   weft_result result;
   switch (msg->type) {
+  case WEFT_MSG_TIMER:
+    note_thread(self->calls);
+    return WEFT_OK;
   case WEFT_MSG_CLIENT_DONE:
     result_from(&result, (const weft_client_done *)msg);
     finish_record(book_take(self->calls, 0, msg->corr), &result);

@@ -60,8 +60,8 @@ static void link_up(weft_ctx *ctx, relay *self)
       self->args.ops.connect(self->args.ops.arg, ctx, self->url, &self->link);
   if (err != WEFT_OK) {
     self->link = 0;
-    weft_log(ctx, WEFT_LOG_WARN, "cannot make a link to %s err=%s", self->url,
-             weft_err_name(err));
+    weft_log(ctx, err == WEFT_E_NOT_YET ? WEFT_LOG_DEBUG : WEFT_LOG_WARN,
+             "cannot make a link to %s err=%s", self->url, weft_err_name(err));
     retry_later(ctx, self);
   }
 }

@@ -221,6 +221,7 @@ typedef struct weft_pinned { /* valid until unpinned */
   /* the version string that was current for these weights at the time of the pin */
   char version[WEFT_VERSION_MAX + 1];
   void *holder; /* private */
+  bool mapped;  /* private */
 } weft_pinned;
 
 /* Any thread; with worker threads wait-free.  weights_sequence 0 = what is visible now.

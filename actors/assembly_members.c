@@ -1,0 +1,296 @@
+#define _GNU_SOURCE
+#include "assembly_members.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* Children: started, heard over their lifelines, and gone.  All on loop 0. */
+
+enum { ARGS_MAX = 40, NUMBERS_MAX = 8, NUMBER_LEN = 24, WHY_MAX = 64 };
+
+/* argv of a worker; numbers are kept beside it. */
+typedef struct arg_list {
+  const char *argv[ARGS_MAX];
+  size_t count;
+  char numbers[NUMBERS_MAX][NUMBER_LEN];
+  size_t used;
+} arg_list;
+
+static void add_text(arg_list *list, const char *name, const char *value)
+{
+  if (value && list->count + 3 <= ARGS_MAX) {
+    list->argv[list->count++] = name;
+    list->argv[list->count++] = value;
+  }
+}
+
+static void add_number(arg_list *list, const char *name, uint64_t value)
+{
+  if (list->used < NUMBERS_MAX) {
+    char *text = list->numbers[list->used++];
+    (void)snprintf(text, NUMBER_LEN, "%" PRIu64, value);
+    add_text(list, name, text);
+  }
+}
+
+static const char *level_name(weft_log_level level)
+{
+  static const char *const names[] = { "debug", "info", "warn", "error" };
+  return (size_t)level < 4 ? names[level] : "info";
+}
+
+static void fill_args(arg_list *list, const wefti_members *m, const wefti_child *child)
+{
+  *list = (arg_list){ .count = 0 };
+  list->argv[list->count++] = m->program;
+  list->argv[list->count++] = "worker";
+  add_number(list, "--rank", child->rank);
+  add_number(list, "--world-size", m->world_size);
+  add_number(list, "--incarnation", child->incarnation);
+  add_text(list, "--listen", child->url);
+  add_text(list, "--backend", m->backend);
+  add_text(list, "--weights-root", m->weights_root);
+  add_text(list, "--tcp-allow", m->tcp_allow);
+  add_number(list, "--tp", m->tp);
+  add_number(list, "--pp", m->pp);
+  add_number(list, "--copy-threads", m->copy_threads);
+  add_text(list, "--log-level", level_name(m->log_level));
+  list->argv[list->count] = NULL;
+}
+
+static void tell_ready(const wefti_child *child, const char *url)
+{
+  const weft_proc_ready ready = {
+    .h = { .type = WEFT_MSG_PROC_READY, .flags = WEFT_MSG_F_RESERVED },
+    .rank = child->rank,
+    .world_size = child->members->world_size,
+    .incarnation = child->incarnation,
+    .kind = WEFT_MEMBER_CHILD,
+    .pid = (uint32_t)weft_process_pid(child->process),
+    .url = wefti_str(url),
+  };
+  (void)wefti_post(child->members->rt, child->members->supervisor, &ready.h);
+}
+
+static void on_message(void *arg, const void *data, size_t len, int *fds, size_t nfds)
+{
+  wefti_child *child = arg;
+  static const char ready[] = "{\"ready\":true";
+  if (len >= sizeof ready - 1 && memcmp(data, ready, sizeof ready - 1) == 0) {
+    tell_ready(child, child->url); /* where we told it to listen */
+  }
+  for (size_t i = 0; i < nfds; i++) {
+    (void)close(fds[i]);
+  }
+}
+
+static void reap_child(void *arg)
+{
+  wefti_child *child = arg;
+  wefti_members *m = child->members;
+  for (wefti_child **at = &m->children; *at; at = &(*at)->next) {
+    if (*at == child) {
+      *at = child->next;
+      break;
+    }
+  }
+  weft_process_destroy(child->process);
+  free(child);
+}
+
+static void on_exit_of(void *arg, int status)
+{
+  wefti_child *child = arg;
+  wefti_members *m = child->members;
+  char why[WHY_MAX];
+  if (WIFSIGNALED(status)) {
+    (void)snprintf(why, sizeof why, "killed by signal %d", WTERMSIG(status));
+  } else {
+    (void)snprintf(why, sizeof why, "exited with status %d", WEXITSTATUS(status));
+  }
+  const weft_proc_exit gone = {
+    .h = { .type = WEFT_MSG_PROC_EXIT, .flags = WEFT_MSG_F_RESERVED },
+    .rank = child->rank,
+    .incarnation = child->incarnation,
+    .why = wefti_str(why),
+  };
+  (void)wefti_post(m->rt, m->supervisor, &gone.h);
+  child->gone = true;
+  m->alive--;
+  /* Not from inside its own callback. */
+  if (weft_loop_call(weft_runtime_loop(m->rt, 0), reap_child, child) != WEFT_OK) {
+    m->unreaped++; /* the engine's end does it */
+  }
+}
+
+static weft_err spawn_child(void *arg, uint32_t rank, uint64_t incarnation, weft_why *why)
+{
+  wefti_members *m = arg;
+  if (m->ending) {
+    return weft_whyf(why, WEFT_E_CLOSED, "the engine is ending");
+  }
+  wefti_child *child = calloc(1, sizeof *child);
+  if (!child) {
+    return weft_whyf(why, WEFT_E_NOMEM, "worker %" PRIu32 ": out of memory", rank);
+  }
+  child->members = m;
+  child->rank = rank;
+  child->incarnation = incarnation;
+  char name[64];
+  (void)snprintf(name, sizeof name, "w%" PRIu32 "-%" PRIx64, rank, incarnation);
+  weft_err err = wefti_ipc_url(m->run_dir, name, child->url, why);
+  if (err == WEFT_OK) {
+    arg_list list;
+    fill_args(&list, m, child);
+    char *argv[ARGS_MAX];
+    memcpy(argv, list.argv, sizeof argv);
+    const weft_process_opts opts = { .size = sizeof opts,
+                                     .path = m->program,
+                                     .argv = argv,
+                                     .on_message = on_message,
+                                     .on_exit = on_exit_of,
+                                     .arg = child };
+    err = weft_process_spawn(weft_runtime_loop(m->rt, 0), &opts, &child->process, why);
+  }
+  if (err != WEFT_OK) {
+    free(child);
+    return err;
+  }
+  child->next = m->children;
+  m->children = child;
+  m->alive++;
+  return WEFT_OK;
+}
+
+static void kill_child(void *arg, uint32_t rank, uint64_t incarnation)
+{
+  const wefti_members *m = arg;
+  for (wefti_child *child = m->children; child; child = child->next) {
+    if (child->rank == rank && child->incarnation == incarnation && !child->gone) {
+      weft_process_signal(child->process, SIGKILL);
+      return;
+    }
+  }
+}
+
+static weft_err connect_member(void *arg, weft_ctx *ctx, const char *url,
+                               weft_actor_id *out)
+{
+  wefti_members *m = arg;
+  if (strncmp(url, WEFTI_ACTOR_URL, sizeof WEFTI_ACTOR_URL - 1) == 0) {
+    *out = strtoull(url + sizeof WEFTI_ACTOR_URL - 1, NULL, 10);
+    return *out ? WEFT_OK : WEFT_E_INVAL;
+  }
+  const weft_link_opts opts = { .size = sizeof opts, .url = url };
+  const weft_err err = weft_link_spawn(ctx, &opts, out);
+  if (err == WEFT_OK) {
+    wefti_joins_connected(m, url, *out);
+  }
+  return err;
+}
+
+wefti_member_ops wefti_members_ops(wefti_members *members)
+{
+  return (wefti_member_ops){
+    .spawn = spawn_child, .kill = kill_child, .connect = connect_member, .arg = members
+  };
+}
+
+void wefti_members_end(wefti_members *m)
+{
+  m->ending = true;
+  for (wefti_child *child = m->children; child; child = child->next) {
+    if (!child->gone) {
+      weft_process_signal(child->process, SIGTERM);
+    }
+  }
+}
+
+uint32_t wefti_members_alive(wefti_members *m)
+{
+  return m->alive;
+}
+
+static weft_err copy_opts(wefti_members *m, const wefti_members_opts *opts)
+{
+  const struct {
+    const char *from;
+    char **to;
+  } texts[] = {
+    { opts->program, &m->program },      { opts->backend, &m->backend },
+    { opts->run_dir, &m->run_dir },      { opts->weights_root, &m->weights_root },
+    { opts->tcp_allow, &m->tcp_allow },  { opts->join_url, &m->join_url },
+    { opts->join_token, &m->join_token }
+  };
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    if (texts[i].from) {
+      *texts[i].to = strdup(texts[i].from);
+      if (!*texts[i].to) {
+        return WEFT_E_NOMEM;
+      }
+    }
+  }
+  m->kind = opts->workers;
+  m->world_size = opts->world_size;
+  m->tp = opts->tp;
+  m->pp = opts->pp;
+  m->copy_threads = opts->copy_threads;
+  m->log_level = opts->log_level;
+  return WEFT_OK;
+}
+
+weft_err wefti_members_create(weft_runtime *rt, const wefti_members_opts *opts,
+                              wefti_members **out, weft_why *why)
+{
+  wefti_members *m = calloc(1, sizeof *m);
+  if (!m) {
+    return weft_whyf(why, WEFT_E_NOMEM, "workers: out of memory");
+  }
+  m->rt = rt;
+  weft_err err = copy_opts(m, opts);
+  if (err != WEFT_OK) {
+    (void)weft_whyf(why, err, "workers: out of memory");
+  } else if (m->kind == WEFT_WORKERS_THREADS) {
+    err = wefti_threads_create(m, why);
+  }
+  if (err != WEFT_OK) {
+    wefti_members_destroy(m);
+    return err;
+  }
+  *out = m;
+  return WEFT_OK;
+}
+
+weft_err wefti_members_begin(wefti_members *m, weft_actor_id supervisor, char *join_url,
+                             weft_why *why)
+{
+  m->supervisor = supervisor;
+  if (m->kind == WEFT_WORKERS_THREADS) {
+    return wefti_threads_begin(m, why);
+  }
+  return m->kind == WEFT_WORKERS_JOIN ? wefti_joins_begin(m, join_url, why) : WEFT_OK;
+}
+
+void wefti_members_destroy(wefti_members *m)
+{
+  if (!m) {
+    return;
+  }
+  while (m->children) {
+    reap_child(m->children);
+  }
+  wefti_joins_destroy(m);
+  wefti_threads_destroy(m);
+  free(m->program);
+  free(m->backend);
+  free(m->run_dir);
+  free(m->weights_root);
+  free(m->tcp_allow);
+  free(m->join_url);
+  free(m->join_token);
+  free(m);
+}

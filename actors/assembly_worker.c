@@ -1,0 +1,195 @@
+#define _GNU_SOURCE
+#include "assembly.h"
+#include "weft/serve.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* A worker process: worker actor and port on loop 0, device actor on loop 1. */
+
+enum { STOP_MS = 2000, JOIN_MS = 60000, PORT_CONTEXTS = 8 };
+
+typedef struct worker_process {
+  weft_runtime *rt;
+  wefti_device *device;
+  weft_actor_id worker, device_actor;
+  weft_rundir *rundir;
+  weft_lifeline *lifeline;
+  weft_signal *signals[2];
+  uint64_t incarnation;
+  char url[WEFTI_URL_MAX];
+} worker_process;
+
+static void end_now(void *arg)
+{
+  const worker_process *w = arg;
+  weft_runtime_stop(w->rt, STOP_MS);
+}
+
+static weft_err choose_listen(worker_process *w, const weft_worker_opts *o, char *url,
+                              weft_why *why)
+{
+  if (o->listen) {
+    if (strlen(o->listen) >= WEFTI_URL_MAX) {
+      return weft_whyf(why, WEFT_E_LIMIT, "listen: the URL is too long");
+    }
+    (void)snprintf(url, WEFTI_URL_MAX, "%s", o->listen);
+    return WEFT_OK;
+  }
+  if (!o->join) {
+    return weft_whyf(why, WEFT_E_INVAL, "a worker needs listen or join");
+  }
+  if (strncmp(o->join, "tcp://", 6) == 0) {
+    return wefti_local_towards(o->join, url, why);
+  }
+  const weft_err err = weft_rundir_open(NULL, &w->rundir, why);
+  return err == WEFT_OK
+             ? wefti_ipc_url(weft_rundir_path(w->rundir), "worker.sock", url, why)
+             : err;
+}
+
+static weft_err spawn_actors(worker_process *w, const weft_worker_opts *o,
+                             const char *listen, weft_why *why)
+{
+  weft_err err = weft_runtime_spawn(w->rt, 1, &wefti_device_class, w->device, NULL,
+                                    &w->device_actor);
+  if (err == WEFT_OK) {
+    err = weft_loop_call(weft_runtime_loop(w->rt, 1), wefti_be_nice, NULL);
+  }
+  if (err == WEFT_OK) {
+    const wefti_worker_args args = { .device = w->device,
+                                     .device_actor = w->device_actor,
+                                     .rank = o->rank,
+                                     .incarnation = w->incarnation };
+    err = weft_runtime_spawn(w->rt, 0, &wefti_worker_class, &args, NULL, &w->worker);
+  }
+  if (err != WEFT_OK) {
+    return weft_whyf(why, err, "the worker's actors cannot start: %s",
+                     weft_strerror(err));
+  }
+  const weft_port_opts port = { .size = sizeof port,
+                                .url = listen,
+                                .to = w->worker,
+                                .roles = UINT64_C(1) << WEFT_ROLE_WORKER,
+                                .contexts = PORT_CONTEXTS };
+  weft_actor_id id;
+  return weft_port_spawn_on(w->rt, 0, &port, w->url, sizeof w->url, &id, why);
+}
+
+static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_why *why)
+{
+  char listen[WEFTI_URL_MAX];
+  weft_err err = choose_listen(w, o, listen, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  w->incarnation = o->incarnation;
+  if (w->incarnation == 0) {
+    err = wefti_random(&w->incarnation, sizeof w->incarnation);
+    w->incarnation |= 1;
+  }
+  if (err == WEFT_OK) {
+    err = wefti_runtime_make(2, o->log, o->log_arg, o->log_level, &w->rt);
+  }
+  if (err != WEFT_OK) {
+    return weft_whyf(why, err, "the worker cannot start: %s", weft_strerror(err));
+  }
+  const wefti_device_opts device = { .size = sizeof device,
+                                     .backend = o->backend ? o->backend : "host",
+                                     .weights_root = o->weights_root,
+                                     .tcp_allow = o->tcp_allow,
+                                     .threads = o->copy_threads,
+                                     .tp = o->tp ? o->tp : 1,
+                                     .pp = o->pp ? o->pp : 1,
+                                     .needs_grant = o->join != NULL };
+  err = wefti_device_create(&device, &w->device, why);
+  return err == WEFT_OK ? spawn_actors(w, o, listen, why) : err;
+}
+
+static weft_err say_ready(worker_process *w, weft_why *why)
+{
+  char text[WEFTI_URL_MAX + 64];
+  const int n = snprintf(text, sizeof text, "{\"ready\":true,\"url\":\"%s\"}", w->url);
+  const weft_err err = weft_lifeline_send(w->lifeline, text, (size_t)n, NULL, 0);
+  return err == WEFT_OK
+             ? err
+             : weft_whyf(why, err, "nobody at the lifeline: %s", weft_strerror(err));
+}
+
+static weft_err introduce(worker_process *w, const weft_worker_opts *o, weft_why *why)
+{
+  if (!o->join) {
+    const weft_err err = weft_lifeline_open(weft_runtime_loop(w->rt, 0), -1,
+                                            wefti_ignore_fds, end_now, w, &w->lifeline);
+    if (err != WEFT_OK) {
+      return weft_whyf(
+          why, err, "no lifeline: a worker is started by an engine, or joins one (join)");
+    }
+    return say_ready(w, why);
+  }
+  weft_join_hello hello = { .rank = o->rank,
+                            .world_size = o->world_size,
+                            .pid = (uint32_t)getpid(),
+                            .incarnation = w->incarnation };
+  memcpy(hello.url, w->url, sizeof hello.url);
+  return weft_join_announce(o->join, o->join_token, &hello,
+                            o->join_timeout_ms ? o->join_timeout_ms : JOIN_MS, why);
+}
+
+static void unmake(worker_process *w)
+{
+  weft_lifeline_destroy(w->lifeline);
+  for (size_t i = 0; i < 2; i++) {
+    weft_signal_destroy(w->signals[i]);
+  }
+  weft_runtime_destroy(w->rt);
+  wefti_device_destroy(w->device);
+  weft_rundir_close(w->rundir);
+}
+
+weft_err wefti_end_on_signals(weft_runtime *rt, weft_call_fn *fn, void *arg,
+                              weft_signal *signals[2], weft_why *why)
+{
+  static const int numbers[2] = { SIGTERM, SIGINT };
+  for (size_t i = 0; i < 2; i++) {
+    const weft_err err =
+        weft_signal_create(weft_runtime_loop(rt, 0), numbers[i], fn, arg, &signals[i]);
+    if (err != WEFT_OK) {
+      return weft_whyf(why, err, "cannot listen for signals: %s", weft_strerror(err));
+    }
+  }
+  return WEFT_OK;
+}
+
+weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
+{
+  if (opts->size != sizeof *opts || opts->world_size == 0 ||
+      opts->rank >= opts->world_size) {
+    return weft_whyf(why, WEFT_E_INVAL,
+                     "worker: rank %" PRIu32 " of %" PRIu32 " is impossible", opts->rank,
+                     opts->world_size);
+  }
+  worker_process w = { .rt = NULL };
+  weft_err err = make_worker(&w, opts, why);
+  if (err == WEFT_OK) {
+    err = introduce(&w, opts, why);
+  }
+  if (err == WEFT_OK) {
+    err = wefti_end_on_signals(w.rt, end_now, &w, w.signals, why);
+  }
+  if (err == WEFT_OK) {
+    err = weft_runtime_start(w.rt);
+    if (err == WEFT_OK) {
+      weft_runtime_run(w.rt);
+    } else {
+      (void)weft_whyf(why, err, "the device thread cannot start: %s", weft_strerror(err));
+    }
+  }
+  unmake(&w);
+  return err;
+}
