@@ -1,0 +1,51 @@
+"""The examples do what they say: the trainer pushes and shows stale rollouts, the plain
+subscriber sees each commit once."""
+import subprocess
+import sys
+
+from weft_scenario import ROOT, SLOW, Background, Daemon, check, main, same, skip
+
+# Debian's python3-requests belongs to /usr/bin/python3; take whichever interpreter has it.
+
+
+def python_with(module):
+    for python in (sys.executable, "/usr/bin/python3"):
+        try:
+            if subprocess.run([python, "-c", f"import {module}"], stdin=subprocess.DEVNULL,
+                              capture_output=True).returncode == 0:
+                return python
+        except OSError:
+            pass
+    skip(f"Python's {module} is not installed")
+
+
+def test_trainer():
+    python = python_with("requests")
+    with Daemon() as w:
+        p = subprocess.run([python, str(ROOT / "tools/examples/trainer.py"), w.url, "4"], text=True,
+                           stdin=subprocess.DEVNULL, capture_output=True, timeout=60 * SLOW)
+        same(p.returncode, 0, f"trainer.py: {p.stdout}{p.stderr}")
+        lines = p.stdout.splitlines()
+        same([x.split(":")[0] for x in lines], [f"step-{i}" for i in range(1, 5)], "steps")
+        check(all("stale" in x for x in lines), f"stale rollouts are counted: {p.stdout}")
+        check(any(" 0 stale" not in x for x in lines), f"some rollouts were stale: {p.stdout}")
+        same((w.version(), w.status()["session"]), ("step-4", None), "where it ended")
+
+
+def test_subscriber():
+    python = python_with("pynng")
+    with Daemon() as w:
+        p = subprocess.Popen([python, str(ROOT / "tools/examples/subscriber.py"), w.url, "50"], text=True,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        first = Background(p.stdout.readline).result(20)
+        check(first.startswith("status 0 default"), f"it begins with the truth: {first}")
+        for i in range(50):
+            w.ok("/update_weight_version", {"new_version": f"v{i}"})
+        out = Background(p.stdout.read).result(30)
+        same(p.wait(10), 0, "subscriber.py")
+        p.stdout.close()
+        same([int(x.split()[1]) for x in out.splitlines()], list(range(1, 51)), "each once, in order")
+
+
+if __name__ == "__main__":
+    main(globals())

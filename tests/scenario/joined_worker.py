@@ -1,0 +1,121 @@
+"""Workers that a launcher starts and that join by URL, with a token; ranks also from the
+environment of torchrun, Open MPI and Slurm."""
+import os
+import pathlib
+import signal
+import subprocess
+
+from weft_scenario import (BIN, MARK, SLOW, Daemon, alive, check, folder, holds, main, model, same, until,
+                           write_safetensors)
+
+
+class Worker:
+    def __init__(self, w, url, *args, env=None):
+        environment = {k: v for k, v in os.environ.items()
+                       if k not in ("RANK", "WORLD_SIZE") and not k.startswith(("OMPI_", "SLURM_"))}
+        environment.update(env or {})
+        environment[MARK] = w.mark
+        self.log = open(w.dir / f"worker-{os.urandom(4).hex()}", "wb+")
+        self.process = subprocess.Popen([str(BIN / "weftd"), "worker", "--join", url, *args],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=self.log, env=environment)
+
+    def text(self):
+        return pathlib.Path(self.log.name).read_text(errors="replace")
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+def waiting_daemon(d, *args, **kw):
+    """A daemon whose two workers come from outside; --join says where they announce themselves."""
+    url = f"ipc://{d}/join"
+    return url, Daemon("--workers-join", "--join", url, *args, ready=False, **kw)
+
+
+def test_two_workers_join():
+    with folder() as d:
+        url, daemon = waiting_daemon(d)
+        with daemon as w:
+            first = Worker(w, url, "--rank", "0", "--world-size", "2")
+            second = Worker(w, url, env={"RANK": "1", "WORLD_SIZE": "2"})
+            try:
+                w.ready = w.read_ready()
+                same(w.ready["workers"], 2, "workers in the ready line")
+                w.wait_ready()
+                w.push(write_safetensors(d / "a.safetensors", model("a")), "a")
+                check(holds(w, model("a")), "both joined workers hold the push")
+                same(sorted(w.pids().values()), sorted([first.process.pid, second.process.pid]), "their pids")
+                # a duplicate rank and another world size are refused
+                for args in (("--rank", "1", "--world-size", "2"), ("--rank", "0", "--world-size", "3")):
+                    extra = Worker(w, url, *args)
+                    code = extra.process.wait(30 * SLOW)
+                    check(code != 0, f"{args} was let in beside the others: {extra.text()}")
+                    extra.end()
+                check(holds(w, model("a")), "the refused ones changed nothing")
+            finally:
+                w.stop()
+                until(lambda: not alive(first.process.pid) and not alive(second.process.pid),
+                      "joined workers end with their engine", 20)
+                first.end()
+                second.end()
+
+
+def test_a_joined_worker_dies_and_another_takes_its_rank():
+    with folder() as d:
+        url, daemon = waiting_daemon(d)
+        with daemon as w:
+            a = Worker(w, url, env={"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
+            b = Worker(w, url, env={"SLURM_PROCID": "1", "SLURM_NTASKS": "2"})
+            c = None
+            try:
+                w.ready = w.read_ready()
+                w.wait_ready()
+                w.push(write_safetensors(d / "a.safetensors", model("a")), "a")
+                b.process.send_signal(signal.SIGKILL)
+                b.process.wait()
+                until(lambda: not w.is_ready(), "the death is noticed")
+                same(w.version(), "a", "version")
+                c = Worker(w, url, "--rank", "1", "--world-size", "2")
+                until(lambda: w.pids().get(1) == c.process.pid, "the new one is in", 30)
+                w.push_again(write_safetensors(d / "b.safetensors", model("b")), "b")
+                check(holds(w, model("b")), "both hold the push")
+            finally:
+                w.stop()
+                for x in (a, b, c):
+                    if x:
+                        x.end()
+
+
+def test_token():
+    with folder() as d:
+        (d / "token").write_text("the join token\n")
+        (d / "wrong").write_text("another\n")
+        for f in ("token", "wrong"):
+            (d / f).chmod(0o600)
+        daemon = Daemon("--workers-join", "--join", "tcp://127.0.0.1:0", "--join-token-file", d / "token",
+                        workers=1, ready=False)
+        with daemon as w:
+            # port 0: the log says where workers may announce themselves
+            line = until(lambda: next((x for x in w.log().splitlines() if "tcp://127.0.0.1:" in x), None),
+                         "weftd says its join URL")
+            url = line[line.index("tcp://127.0.0.1:"):].split()[0].strip('",')
+            args = ("--rank", "0", "--world-size", "1", "--join-token-file")
+            bad = Worker(w, url, *args, str(d / "wrong"))
+            check(bad.process.wait(40 * SLOW) != 0, f"a wrong token was let in: {bad.text()}")
+            bad.end()
+            good = Worker(w, url, *args, str(d / "token"))
+            try:
+                w.ready = w.read_ready()
+                w.wait_ready()
+                w.push(write_safetensors(d / "a.safetensors", model("a")), "a")
+                check(holds(w, model("a"), workers=1), "the joined worker holds the push")
+            finally:
+                w.stop()
+                good.end()
+
+
+if __name__ == "__main__":
+    main(globals())

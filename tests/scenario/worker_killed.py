@@ -1,0 +1,71 @@
+"""A worker process killed in mid-update: the update fails with its name, weights and version
+stay, the worker is replaced, and the next push goes through without a restart."""
+import os
+import signal
+
+from weft_scenario import Background, Daemon, Silent, check, folder, holds, main, model, same, until, write_safetensors
+
+
+def kill_in_update(w, rank, signal_number=signal.SIGKILL):
+    with Silent() as stream:
+        w.ok("/start_weight_update")
+        update = Background(w.post, "/update_weights", stream.source())
+        stream.wait_for(2)  # bytes are being waited for: certainly in mid-update
+        old = w.pids()[rank]
+        os.kill(old, signal_number)
+        r = update.result(30)
+    check(r.status >= 500, f"an update whose worker died: {r}")
+    error = r.json["error"]
+    same(error.get("outcome"), "not_committed", f"outcome of {error}")
+    check(str(rank) in error.get("workers", "") + error["message"], f"the dead worker is named: {error}")
+    return old
+
+
+def test_killed_in_mid_update():
+    with folder() as d, Daemon() as w:
+        a = write_safetensors(d / "a.safetensors", model("a"))
+        b = write_safetensors(d / "b.safetensors", model("b"))
+        w.push(a, "a")
+        for rank in (1, 0):
+            old = kill_in_update(w, rank)
+            same(w.version(), "a" if rank == 1 else "b", "version after the death")
+            same(w.get("/health").status, 200, "the daemon lives")
+            until(lambda: w.pids().get(rank) not in (0, None, old), f"a new process for rank {rank}")
+            same(w.post("/finish_weight_update").status, 409, "the session is over")
+            w.push_again(b, "b")
+            same(w.version(), "b", "version after a fresh push")
+            check(holds(w, model("b")), "both workers hold the fresh push")
+
+
+def test_killed_while_idle_comes_back_with_the_same_bytes():
+    """Its slabs outlive it with the daemon: no reload, the same version and bytes."""
+    with folder() as d, Daemon() as w:
+        w.push(write_safetensors(d / "a.safetensors", model("a")), "a")
+        old = w.pids()[0]
+        os.kill(old, signal.SIGKILL)
+        until(lambda: w.pids().get(0) not in (0, None, old), "a new process for rank 0")
+        same(w.version(), "a", "version")
+        # kept slabs may come later; until then the engine says that it is not ready, and why
+        r = w.get("/ready")
+        if r.status == 200:
+            check(holds(w, model("a")), "the same bytes without a push")
+        else:
+            check("0" in r.json["reason"], f"not ready must name the worker: {r}")
+            w.push(write_safetensors(d / "b.safetensors", model("b")), "b")
+            w.wait_ready()
+            check(holds(w, model("b")), "a full push heals it")
+
+
+def test_a_worker_that_keeps_dying_does_not_stop_the_daemon():
+    with Daemon() as w:
+        for _ in range(5):
+            until(lambda: w.pids().get(1, 0) > 0, "worker 1 is there", 60)
+            old = w.pids()[1]
+            os.kill(old, signal.SIGKILL)
+            until(lambda: w.pids().get(1) != old, "the death is noticed", 10)
+            same(w.get("/weight_info").status, 200, "/weight_info answers")
+        w.wait_ready(60)
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Installs a build to a folder of its own, then builds and runs consumers against it: C and
+C++ by find_package(weft) and by pkg-config; and every public header alone, as C and as C++."""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+
+def run(*argv, **kw):
+    p = subprocess.run([str(a) for a in argv], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True, **kw)
+    if p.returncode != 0:
+        sys.exit(f"{' '.join(map(str, argv))}\nended with {p.returncode}:\n{p.stdout}")
+    return p.stdout
+
+
+def headers_alone(a, prefix, flags):
+    headers = sorted((prefix / "include" / "weft").glob("*.h"))
+    if len(headers) < 10:
+        sys.exit(f"only {len(headers)} headers were installed")
+    for h in headers:
+        text = f'#include "weft/{h.name}"\nint main(void) {{ return 0; }}\n'
+        for compiler, language, std in ((a.cc, "c", "c17"), (a.cxx, "c++", "c++17")):
+            if not compiler:
+                continue
+            p = subprocess.run([compiler, "-x", language, f"-std={std}", "-Wall", "-Wextra", "-Werror",
+                                "-fsyntax-only", f"-I{prefix}/include", *flags, "-"],
+                               input=text, capture_output=True, text=True)
+            if p.returncode != 0:
+                sys.exit(f"weft/{h.name} does not compile alone as {language}:\n{p.stderr}")
+    return len(headers)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--build", type=pathlib.Path, required=True)
+    p.add_argument("--consumer", type=pathlib.Path, required=True)
+    p.add_argument("--cc", required=True)
+    p.add_argument("--cxx", default="")
+    p.add_argument("--sanitize", default="")
+    a = p.parse_args()
+    if not a.cxx or a.cxx.endswith("NOTFOUND"):
+        a.cxx = shutil.which("g++") or shutil.which("clang++") or ""
+    # the sanitizers' run time must be of the compiler that built the libraries
+    if a.sanitize and "clang" in a.cc:
+        a.cxx = shutil.which("clang++") or ""
+    if not a.cxx:
+        print("SKIP: the C++ consumer: no C++ compiler")
+    flags = [f"-fsanitize={a.sanitize}"] if a.sanitize else []
+
+    work = pathlib.Path(tempfile.mkdtemp(prefix="weft-installed-"))
+    try:
+        prefix = work / "prefix"
+        run("cmake", "--install", a.build, "--prefix", prefix)
+        for tool in ("weft", "weftd"):
+            if not os.access(prefix / "bin" / tool, os.X_OK):
+                sys.exit(f"bin/{tool} was not installed")
+        print(f"{headers_alone(a, prefix, flags)} headers compile alone")
+
+        build = work / "build"
+        options = [f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_C_COMPILER={a.cc}"]
+        options += [f"-DCMAKE_CXX_COMPILER={a.cxx}"] if a.cxx else ["-DWITH_CXX=OFF"]
+        if flags:
+            options += [f"-DCMAKE_C_FLAGS={flags[0]}", f"-DCMAKE_CXX_FLAGS={flags[0]}"]
+        run("cmake", "-S", a.consumer, "-B", build, "-G", "Ninja", *options)
+        run("cmake", "--build", build)
+        for name in ["consumer_c"] + (["consumer_cxx"] if a.cxx else []):
+            print(f"find_package: {run(build / name).strip()}")
+
+        found = [str(x) for x in prefix.rglob("weft.pc")]
+        if len(found) != 1:
+            sys.exit(f"weft.pc: {found}")
+        env = {**os.environ, "PKG_CONFIG_PATH": os.path.dirname(found[0])}
+        words = run("pkg-config", "--cflags", "--libs", "weft", env=env).split()
+        for compiler, source, std in ((a.cc, "main.c", "c17"), (a.cxx, "main.cpp", "c++17")):
+            if compiler:
+                exe = work / f"by-pkg-config-{std}"
+                run(compiler, f"-std={std}", *flags, a.consumer / source, "-o", exe, *words)
+                print(f"pkg-config: {run(exe).strip()}")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
