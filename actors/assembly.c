@@ -6,6 +6,7 @@
 #include "relay.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -380,6 +381,25 @@ static weft_err build(weft_engine *e, const weft_engine_opts *o, weft_why *why)
   return err;
 }
 
+/* Threads take on the mask of who makes them: signals are for the host's own threads. */
+static weft_err build_and_start(weft_engine *e, const weft_engine_opts *o, weft_why *why)
+{
+  sigset_t all;
+  sigset_t before;
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  weft_err err = build(e, o, why);
+  if (err == WEFT_OK) {
+    err = weft_runtime_start_all(e->rt);
+    e->started = err == WEFT_OK;
+    if (err != WEFT_OK) {
+      (void)weft_whyf(why, err, "threads cannot start: %s", weft_strerror(err));
+    }
+  }
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return err;
+}
+
 weft_err weft_engine_create(const weft_engine_opts *opts, weft_engine **out,
                             weft_why *why)
 {
@@ -395,14 +415,7 @@ weft_err weft_engine_create(const weft_engine_opts *opts, weft_engine **out,
   e->on_ready = opts->on_ready;
   e->arg = opts->arg;
   e->world_size = (opts->tp ? opts->tp : 1) * (opts->pp ? opts->pp : 1);
-  err = build(e, opts, why);
-  if (err == WEFT_OK) {
-    err = weft_runtime_start_all(e->rt);
-    e->started = err == WEFT_OK;
-    if (err != WEFT_OK) {
-      (void)weft_whyf(why, err, "threads cannot start: %s", weft_strerror(err));
-    }
-  }
+  err = build_and_start(e, opts, why);
   if (err != WEFT_OK) {
     weft_engine_destroy(e);
     return err;
@@ -424,6 +437,8 @@ static void end_tick(void *arg)
       return;
     }
     wefti_members_end(e->members);
+    (void)wefti_post_stop(e->rt, e->core); /* first: what follows is no news to it */
+    (void)wefti_post_stop(e->rt, e->supervisor);
     e->told_children = true;
   }
   if (wefti_members_alive(e->members) > 0 && passed < DRAIN_MS + CHILDREN_MS) {

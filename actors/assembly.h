@@ -81,7 +81,7 @@ wefti_member_ops wefti_members_ops(wefti_members *members);
  * join_url: [WEFTI_URL_MAX], as bound. */
 weft_err wefti_members_begin(wefti_members *members, weft_actor_id supervisor,
                              char *join_url, weft_why *why) WEFT_MUST_USE;
-/* Loop 0: SIGTERM to the children, none is started any more. */
+/* Loop 0: from now on no child is started and to kill one is to ask it to end. */
 void wefti_members_end(wefti_members *members);
 uint32_t wefti_members_alive(wefti_members *members); /* loop 0: children still there */
 /* Loop 0: takes in what children have sent and ties it to what became visible. */
@@ -148,6 +148,7 @@ void wefti_be_nice(void *arg);
 void wefti_ignore_fds(void *arg, const void *data, size_t len, int *fds, size_t nfds);
 /* Posts a copy of tmpl to an actor from any thread. */
 weft_err wefti_post(weft_runtime *rt, weft_actor_id to, const weft_msg *tmpl);
+weft_err wefti_post_stop(weft_runtime *rt, weft_actor_id who);
 weft_err wefti_random(void *out, size_t len) WEFT_MUST_USE;
 /* out = run_dir/name as an ipc url.  LIMIT when a socket address cannot hold it. */
 weft_err wefti_ipc_url(const char *run_dir, const char *name, char out[WEFTI_URL_MAX],
@@ -156,6 +157,8 @@ weft_err wefti_ipc_url(const char *run_dir, const char *name, char out[WEFTI_URL
  */
 weft_err wefti_local_towards(const char *tcp_url, char out[WEFTI_URL_MAX], weft_why *why)
     WEFT_MUST_USE;
+/* Blocks SIGTERM and SIGINT in the calling thread and those it makes. */
+void wefti_block_ends(void);
 /* fn on loop 0 at SIGTERM and SIGINT. */
 weft_err wefti_end_on_signals(weft_runtime *rt, weft_call_fn *fn, void *arg,
                               weft_signal *signals[2], weft_why *why) WEFT_MUST_USE;

@@ -77,6 +77,7 @@ weft_err weft_acceptor_run(const weft_acceptor_opts *opts, weft_why *why)
                      "acceptor: engine and an HTTP address are needed");
   }
   acceptor_process p = { .rt = NULL };
+  wefti_block_ends(); /* before there are threads that would take them */
   const weft_err err = make(&p, opts, why);
   if (err == WEFT_OK) {
     size_t count;

@@ -171,7 +171,7 @@ static void kill_child(void *arg, uint32_t rank, uint64_t incarnation)
   const wefti_members *m = arg;
   for (wefti_child *child = m->children; child; child = child->next) {
     if (child->rank == rank && child->incarnation == incarnation && !child->gone) {
-      weft_process_signal(child->process, SIGKILL);
+      weft_process_signal(child->process, m->ending ? SIGTERM : SIGKILL);
       return;
     }
   }
@@ -203,11 +203,6 @@ wefti_member_ops wefti_members_ops(wefti_members *members)
 void wefti_members_end(wefti_members *m)
 {
   m->ending = true;
-  for (wefti_child *child = m->children; child; child = child->next) {
-    if (!child->gone) {
-      weft_process_signal(child->process, SIGTERM);
-    }
-  }
 }
 
 uint32_t wefti_members_alive(wefti_members *m)

@@ -27,6 +27,16 @@ weft_err wefti_post(weft_runtime *rt, weft_actor_id to, const weft_msg *tmpl)
   return msg ? weft_post(rt, to, msg) : WEFT_E_NOMEM;
 }
 
+weft_err wefti_post_stop(weft_runtime *rt, weft_actor_id who)
+{
+  weft_msg *stop = weft_msg_heap_new(WEFT_MSG_STOP, sizeof *stop);
+  if (!stop) {
+    return WEFT_E_NOMEM;
+  }
+  stop->flags = WEFT_MSG_F_RESERVED;
+  return weft_post(rt, who, stop);
+}
+
 weft_err wefti_random(void *out, size_t len)
 {
   uint8_t *at = out;

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "announce.h"
 #include "assembly.h"
 #include "weft/serve.h"
 
@@ -20,6 +21,7 @@ typedef struct worker_process {
   weft_actor_id worker, device_actor;
   weft_rundir *rundir;
   weft_lifeline *lifeline;
+  wefti_announce *announce;
   weft_signal *signals[2];
   uint64_t incarnation;
   char url[WEFTI_URL_MAX];
@@ -132,13 +134,21 @@ static weft_err introduce(worker_process *w, const weft_worker_opts *o, weft_why
     }
     return say_ready(w, why);
   }
-  weft_join_hello hello = { .rank = o->rank,
-                            .world_size = o->world_size,
-                            .pid = (uint32_t)getpid(),
-                            .incarnation = w->incarnation };
-  memcpy(hello.url, w->url, sizeof hello.url);
-  return weft_join_announce(o->join, o->join_token, &hello,
-                            o->join_timeout_ms ? o->join_timeout_ms : JOIN_MS, why);
+  wefti_announce_opts announce = {
+    .url = o->join,
+    .token = o->join_token,
+    .hello = { .rank = o->rank,
+               .world_size = o->world_size,
+               .pid = (uint32_t)getpid(),
+               .incarnation = w->incarnation },
+    .patience_ms = o->join_timeout_ms ? o->join_timeout_ms : JOIN_MS,
+    .on_failed = end_now,
+    .arg = w,
+  };
+  memcpy(announce.hello.url, w->url, sizeof announce.hello.url);
+  const weft_err err = wefti_announce_start(&announce, &w->announce);
+  return err == WEFT_OK ? err
+                        : weft_whyf(why, err, "cannot announce: %s", weft_strerror(err));
 }
 
 static void unmake(worker_process *w)
@@ -150,6 +160,15 @@ static void unmake(worker_process *w)
   weft_runtime_destroy(w->rt);
   wefti_device_destroy(w->device);
   weft_rundir_close(w->rundir);
+}
+
+void wefti_block_ends(void)
+{
+  sigset_t ends;
+  (void)sigemptyset(&ends);
+  (void)sigaddset(&ends, SIGTERM);
+  (void)sigaddset(&ends, SIGINT);
+  (void)pthread_sigmask(SIG_BLOCK, &ends, NULL);
 }
 
 weft_err wefti_end_on_signals(weft_runtime *rt, weft_call_fn *fn, void *arg,
@@ -175,21 +194,27 @@ weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
                      opts->world_size);
   }
   worker_process w = { .rt = NULL };
-  weft_err err = make_worker(&w, opts, why);
+  weft_why story = { .err = WEFT_OK };
+  wefti_block_ends(); /* before there are threads that would take them */
+  weft_err err = make_worker(&w, opts, &story);
   if (err == WEFT_OK) {
-    err = introduce(&w, opts, why);
+    err = wefti_end_on_signals(w.rt, end_now, &w, w.signals, &story);
   }
   if (err == WEFT_OK) {
-    err = wefti_end_on_signals(w.rt, end_now, &w, w.signals, why);
+    err = introduce(&w, opts, &story);
   }
   if (err == WEFT_OK) {
     err = weft_runtime_start(w.rt);
     if (err == WEFT_OK) {
       weft_runtime_run(w.rt);
     } else {
-      (void)weft_whyf(why, err, "the device thread cannot start: %s", weft_strerror(err));
+      (void)weft_whyf(&story, err, "the device thread cannot start: %s", weft_strerror(err));
     }
   }
+  wefti_announce_stop(w.announce, &story);
   unmake(&w);
-  return err;
+  if (story.err != WEFT_OK && why) {
+    *why = story;
+  }
+  return story.err;
 }

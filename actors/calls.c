@@ -205,7 +205,8 @@ static weft_err calls_on(weft_ctx *ctx, void *state, const weft_msg *msg)
   case WEFT_MSG_ASK_FAILED: {
     const weft_ask_failed_msg *failed = (const weft_ask_failed_msg *)msg;
     const bool query = failed->asked == WEFT_MSG_CLIENT_QUERY;
-    result_failed(&result, (weft_err)failed->reason,
+    const weft_err reason = (weft_err)failed->reason;
+    result_failed(&result, reason == WEFT_E_DOWN ? WEFT_E_CLOSED : reason,
                   query ? WEFT_OUTCOME_NONE : WEFT_OUTCOME_UNKNOWN);
     finish_record(book_take(self->calls, 0, msg->corr), &result);
     return WEFT_OK;
