@@ -237,6 +237,7 @@ typedef struct engine {
   uint64_t paused_at_ms;
   char pause_mode[16];
 
+  uint64_t calls_seen; /* client calls that arrived, whatever came of them */
   uint64_t epoch_last, op_last;
   char last_abort[ENGINE_TEXT_MAX];
   uint64_t last_abort_epoch;

@@ -380,6 +380,7 @@ engine_call *engine_call_open(weft_ctx *ctx, engine *e, const weft_msg *msg)
 {
   engine_call *call = weft_alloc(ctx, sizeof *call);
   call_head head = { 0 };
+  e->calls_seen++;
   if (call == NULL || !take_fields(ctx, call, msg, &head)) {
     engine_answer a = { .err = WEFT_E_NOMEM };
     (void)snprintf(a.message, sizeof a.message,

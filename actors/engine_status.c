@@ -193,6 +193,7 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   weft_jw_str(&w, "events", e->events_url);
   weft_jw_str(&w, "snapshot", e->snapshot_url);
   weft_jw_str(&w, "control", e->control_url);
+  weft_jw_u64(&w, "calls", e->calls_seen);
   weft_jw_str(&w, "backend", e->backend);
   weft_jw_u64(&w, "tp", e->args.tp);
   weft_jw_u64(&w, "pp", e->args.pp);
