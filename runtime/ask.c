@@ -191,14 +191,35 @@ static wefti_entry **far_bucket(wefti_sched *s, weft_actor_id peer)
   return &s->far_asked[(wefti_id_slot(peer) + wefti_id_loop(peer)) % WEFTI_FAR_BUCKETS];
 }
 
-void wefti_ask_far_died(wefti_sched *s, weft_actor_id who)
+/* Fails the questions of list that were put to who, in the order they were asked. */
+static void fail_all(wefti_entry *list, weft_actor_id who)
 {
+  wefti_entry *oldest = NULL;
   wefti_entry *next;
-  for (wefti_entry *e = *far_bucket(s, who); e != NULL; e = next) {
+  for (wefti_entry *e = list; e != NULL; e = next) { /* newest first */
     next = e->peer_next;
     if (e->peer == who && e->state == WEFTI_ENTRY_OPEN) {
-      wefti_ask_fail(e, WEFT_E_DOWN);
+      unlink_peer(e);
+      e->peer_next = oldest;
+      oldest = e;
     }
+  }
+  for (wefti_entry *e = oldest; e != NULL; e = next) {
+    next = e->peer_next;
+    wefti_ask_fail(e, WEFT_E_DOWN);
+  }
+}
+
+void wefti_ask_far_died(wefti_sched *s, weft_actor_id who)
+{
+  fail_all(*far_bucket(s, who), who);
+}
+
+void wefti_ask_died(weft_ctx *a, weft_actor_id who)
+{
+  fail_all(a->asked, who);
+  while (a->asked != NULL) { /* answered ones; their entries live on */
+    unlink_peer(a->asked);
   }
 }
 

@@ -289,9 +289,7 @@ static void drain_mailbox(weft_ctx *a)
 static void notify_end(weft_ctx *a, weft_actor_id id, weft_err reason)
 {
   wefti_sched *s = a->sched;
-  while (a->asked != NULL) {
-    wefti_ask_fail(a->asked, WEFT_E_DOWN);
-  }
+  wefti_ask_died(a, id);
   while (a->died_notes != NULL) {
     weft_msg *note = a->died_notes;
     a->died_notes = note->next;

@@ -241,6 +241,8 @@ void wefti_ask_fail(wefti_entry *e, weft_err reason);
 /* Fails the question that corr names, if to asked it and it is still open. */
 void wefti_ask_fail_corr(wefti_sched *s, weft_actor_id to, uint64_t corr,
                          weft_err reason);
+/* All open questions of this loop put to a, that was who. */
+void wefti_ask_died(weft_ctx *a, weft_actor_id who);
 /* All open questions of this loop put to who (of another loop). */
 void wefti_ask_far_died(wefti_sched *s, weft_actor_id who);
 /* Turns a question into the notice that it failed, to be routed to its asker's loop. */
