@@ -113,20 +113,19 @@ static wefti_verdict take_chunked(wefti_conn *c, const char *data, size_t len,
   *used = 0;
   for (;;) {
     size_t step = 0;
-    const char *piece = NULL;
-    size_t piece_len = 0;
-    const wefti_verdict v =
-        wefti_chunk_run(&rd->chunk, data + *used, len - *used, c->server->opts.head_max,
-                        &step, &piece, &piece_len);
+    wefti_piece piece;
+    const wefti_verdict v = wefti_chunk_run(&rd->chunk, data + *used, len - *used,
+                                            c->server->opts.head_max, &step, &piece);
     *used += step;
     if (v == WEFTI_BAD) {
       wefti_refuse(c, 400, "Chunked request body is not valid");
       return WEFTI_BAD;
     }
-    if (!take_piece(c, rd, piece, piece_len)) {
+    if (!take_piece(c, rd, piece.data, piece.len)) {
       return WEFTI_BAD;
     }
-    if (rd->chunk.left > c->server->opts.body_max - rd->seen) { /* announced, not yet here */
+    if (rd->chunk.left >
+        c->server->opts.body_max - rd->seen) { /* announced, not yet here */
       wefti_refuse(c, 413, too_large);
       return WEFTI_BAD;
     }

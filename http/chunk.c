@@ -80,12 +80,10 @@ static wefti_verdict trailer(wefti_chunk *ck, const char *data, size_t len, size
 }
 
 wefti_verdict wefti_chunk_run(wefti_chunk *ck, const char *data, size_t len,
-                              size_t trailer_max, size_t *used, const char **piece,
-                              size_t *piece_len)
+                              size_t trailer_max, size_t *used, wefti_piece *piece)
 {
   *used = 0;
-  *piece = NULL;
-  *piece_len = 0;
+  *piece = (wefti_piece){ NULL, 0 };
   while (*used < len) {
     if (ck->state == C_TRAILER) {
       return trailer(ck, data + *used, len - *used, trailer_max, used);
@@ -93,8 +91,7 @@ wefti_verdict wefti_chunk_run(wefti_chunk *ck, const char *data, size_t len,
     if (ck->state == C_DATA) {
       const size_t have = len - *used;
       const size_t n = have < ck->left ? have : (size_t)ck->left;
-      *piece = data + *used;
-      *piece_len = n;
+      *piece = (wefti_piece){ data + *used, n };
       *used += n;
       ck->left -= n;
       if (ck->left == 0) {

@@ -96,11 +96,14 @@ typedef struct wefti_chunk {
   uint8_t state, digits;
 } wefti_chunk;
 void wefti_chunk_init(wefti_chunk *ck);
-/* Looks at data: *used bytes are done with, of which the last *piece_len (at *piece) are
- * body.  MORE: call again with what is left (when *used == len: with new bytes). */
+typedef struct wefti_piece {
+  const char *data;
+  size_t len; /* bytes; 0: framing only */
+} wefti_piece;
+/* Looks at data: *used bytes are done with, and the last piece->len of them are body.
+ * MORE: call again with what is left (when *used == len: with new bytes). */
 wefti_verdict wefti_chunk_run(wefti_chunk *ck, const char *data, size_t len,
-                              size_t trailer_max, size_t *used, const char **piece,
-                              size_t *piece_len);
+                              size_t trailer_max, size_t *used, wefti_piece *piece);
 
 /* ---- query.c */
 /* Decodes %XX into out [len or more] and NUL-terminates nothing.  plus: '+' is a space.

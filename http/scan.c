@@ -88,36 +88,39 @@ bool wefti_scan_blank(const wefti_scan *s)
   return s->state == S_START && s->pos > 0;
 }
 
+/* The line ends with this LF; the next state, or -1. */
+static int line_end(wefti_scan *s, const char *data)
+{
+  s->status = check_request_line(data + s->line, s->pos - 1 - s->line);
+  return s->status == 0 ? S_NAME_START : -1;
+}
+
 /* One byte that is not the bulk of a line, value or name; the next state, or -1. */
 static int edge(wefti_scan *s, const char *data, unsigned char ch)
 {
-  switch (s->state) {
-  case S_START:
+  static const struct {
+    int want, next; /* this byte, else a token byte starts other */
+    int other;
+  } table[] = {
+    [S_START] = { '\r', S_START_CR, S_LINE },
+    [S_START_CR] = { '\n', S_START, -1 },
+    [S_LINE] = { '\r', S_LINE_CR, -1 },
+    [S_LINE_CR] = { '\n', S_NAME_START, -1 },
+    /* a blank here would continue the line before (obs-fold) */
+    [S_NAME_START] = { '\r', S_END_CR, S_NAME },
+    [S_NAME] = { ':', S_VALUE, -1 }, /* and not a blank before it */
+    [S_VALUE] = { '\r', S_VALUE_CR, -1 },
+    [S_VALUE_CR] = { '\n', S_NAME_START, -1 },
+    [S_END_CR] = { '\n', S_DONE, -1 },
+    [S_DONE] = { -1, -1, -1 },
+  };
+  if (s->state == S_START) {
     s->line = s->pos;
-    return ch == '\r' ? S_START_CR : is_tchar(ch) ? S_LINE : -1;
-  case S_START_CR:
-    return ch == '\n' ? S_START : -1;
-  case S_LINE:
-    return ch == '\r' ? S_LINE_CR : -1;
-  case S_LINE_CR:
-    if (ch != '\n') {
-      return -1;
-    }
-    s->status = check_request_line(data + s->line, s->pos - 1 - s->line);
-    return s->status == 0 ? S_NAME_START : -1;
-  case S_NAME_START: /* a blank here would continue the line before (obs-fold) */
-    return ch == '\r' ? S_END_CR : is_tchar(ch) ? S_NAME : -1;
-  case S_NAME:
-    return ch == ':' ? S_VALUE : -1;
-  case S_VALUE:
-    return ch == '\r' ? S_VALUE_CR : -1;
-  case S_VALUE_CR:
-    return ch == '\n' ? S_NAME_START : -1;
-  case S_END_CR:
-    return ch == '\n' ? S_DONE : -1;
-  default:
-    return -1;
   }
+  if (ch != table[s->state].want) {
+    return is_tchar(ch) ? table[s->state].other : -1;
+  }
+  return s->state == S_LINE_CR ? line_end(s, data) : table[s->state].next;
 }
 
 wefti_verdict wefti_scan_run(wefti_scan *s, const char *data, size_t len)

@@ -216,17 +216,27 @@ weft_err weft_http_listen(weft_http *server, const char *address, char *bound,
 
 /* ---- life */
 
+static size_t size_or(size_t value, size_t standard)
+{
+  return value != 0 ? value : standard;
+}
+
+static uint64_t ms_or(uint64_t value, uint64_t standard)
+{
+  return value != 0 ? value : standard;
+}
+
 static void set_defaults(weft_http_opts *o)
 {
-  o->head_max = o->head_max != 0 ? o->head_max : 16 * 1024;
-  o->head_ms = o->head_ms != 0 ? o->head_ms : 10 * 1000;
-  o->body_max = o->body_max != 0 ? o->body_max : 32 * 1024 * 1024;
-  o->body_ms = o->body_ms != 0 ? o->body_ms : 60 * 1000;
-  o->idle_ms = o->idle_ms != 0 ? o->idle_ms : 75 * 1000;
-  o->write_ms = o->write_ms != 0 ? o->write_ms : 30 * 1000;
-  o->connections_max = o->connections_max != 0 ? o->connections_max : 4096;
-  o->body_memory_max = o->body_memory_max != 0 ? o->body_memory_max : 256 * 1024 * 1024;
-  o->pipeline_max = o->pipeline_max != 0 ? o->pipeline_max : 1024;
+  o->head_max = size_or(o->head_max, (size_t)16 << 10);
+  o->body_max = size_or(o->body_max, (size_t)32 << 20);
+  o->body_memory_max = size_or(o->body_memory_max, (size_t)256 << 20);
+  o->connections_max = size_or(o->connections_max, 4096);
+  o->pipeline_max = size_or(o->pipeline_max, 1024);
+  o->head_ms = ms_or(o->head_ms, 10000);
+  o->body_ms = ms_or(o->body_ms, 60000);
+  o->idle_ms = ms_or(o->idle_ms, 75000);
+  o->write_ms = ms_or(o->write_ms, 30000);
 }
 
 static bool opts_ok(const weft_http_opts *o)

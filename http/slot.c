@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOT_BLOCK = 64 };
+enum { SLOT_BLOCK = 64, SLOTS_FIRST = 1024 };
 static const uint64_t USES_MAX = UINT64_MAX >> WEFTI_SLOT_BITS;
 
 static weft_err grow(weft_http *server)
@@ -15,8 +15,8 @@ static weft_err grow(weft_http *server)
     return WEFT_E_LIMIT;
   }
   if (server->slot_count == server->slot_cap) {
-    const size_t cap = server->slot_cap == 0 ? 16 * SLOT_BLOCK : server->slot_cap * 2;
-    wefti_slot **slots = realloc(server->slots, cap * sizeof *slots);
+    const size_t cap = server->slot_cap == 0 ? SLOTS_FIRST : server->slot_cap * 2;
+    wefti_slot **slots = realloc(server->slots, cap * sizeof(wefti_slot *));
     if (slots == NULL) {
       return WEFT_E_NOMEM;
     }

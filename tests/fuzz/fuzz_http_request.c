@@ -50,11 +50,10 @@ static size_t body(const wefti_head *h, const char *data, size_t len)
   size_t used = 0;
   while (used < len) {
     size_t step = 0;
-    const char *piece = NULL;
-    size_t piece_len = 0;
-    const wefti_verdict v = wefti_chunk_run(&ck, data + used, len - used, HEAD_MAX, &step,
-                                            &piece, &piece_len);
-    require(step <= len - used && piece_len <= step);
+    wefti_piece piece;
+    const wefti_verdict v =
+        wefti_chunk_run(&ck, data + used, len - used, HEAD_MAX, &step, &piece);
+    require(step <= len - used && piece.len <= step);
     used += step;
     if (v != WEFTI_MORE) {
       return v == WEFTI_DONE ? used : 0;

@@ -237,11 +237,7 @@ static void a_dripped_head_and_a_dripped_body_end_at_their_deadline(void **state
     reply r = { 0 };
     client_open(&c, &f);
     const uint64_t before = now_ms();
-    if (i > 0) { /* the head in one piece */
-      client_text(&c, starts[i]);
-    } else {
-      memcpy(text, starts[0], strlen(starts[0]));
-    }
+    client_text(&c, starts[i]);
     assert_true(drip(&c, text, 400) < 400);
     assert_true(client_reply(&c, &r, false));
     assert_int_equal(r.status, 408);
@@ -281,6 +277,26 @@ static void an_idle_connection_is_closed_and_a_waiting_one_is_not(void **state)
   client_close(&idle);
   client_close(&silent);
   client_close(&waiting);
+  fixture_stop(&f);
+}
+
+/* Deadlines count from the event, not from when the loop last had something to do. */
+static void a_loop_that_slept_gives_the_full_time(void **state)
+{
+  (void)state;
+  fixture f;
+  start(&f, (weft_http_opts){ .idle_ms = 200 });
+  const struct timespec sleep = { .tv_nsec = 300000000 };
+  (void)nanosleep(&sleep, NULL);
+  client c;
+  reply r = { 0 };
+  client_open(&c, &f);
+  const struct timespec pause = { .tv_nsec = 20000000 };
+  (void)nanosleep(&pause, NULL);
+  client_text(&c, GET("/weight_info"));
+  assert_true(client_reply(&c, &r, false));
+  assert_int_equal(r.status, 200);
+  client_close(&c);
   fixture_stop(&f);
 }
 
@@ -363,6 +379,7 @@ int main(void)
     cmocka_unit_test(body_memory_is_reserved_before_it_is_read),
     cmocka_unit_test(a_dripped_head_and_a_dripped_body_end_at_their_deadline),
     cmocka_unit_test(an_idle_connection_is_closed_and_a_waiting_one_is_not),
+    cmocka_unit_test(a_loop_that_slept_gives_the_full_time),
     cmocka_unit_test(a_reader_that_takes_nothing_is_closed),
     cmocka_unit_test(idle_connections_cost_little),
   };

@@ -226,7 +226,7 @@ static void pipeline(fixture *f, const char *path, bool held, bool reversed)
   client c;
   reply r = { 0 };
   client_open(&c, f);
-  char *batch = malloc(PIPELINED * 64);
+  char *batch = malloc((size_t)PIPELINED * 64);
   size_t len = 0;
   for (unsigned i = 0; i < PIPELINED; i++) {
     len +=
