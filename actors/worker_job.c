@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -134,8 +135,10 @@ static void question_done(weft_ctx *ctx, const worker_ask *asked,
                           const weft_device_done *done)
 {
   if (done->err != WEFT_OK) {
-    worker_refuse(ctx, asked, (weft_err)done->err, "%.*s", (int)done->text.len,
-                  done->text.p ? done->text.p : "");
+    const weft_err err = (weft_err)done->err;
+    const bool said = done->text.len > 0;
+    worker_refuse(ctx, asked, err, "%.*s", said ? (int)done->text.len : INT_MAX,
+                  said ? done->text.p : weft_strerror(err));
   } else {
     worker_json(ctx, asked, done->json);
   }

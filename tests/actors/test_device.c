@@ -1,0 +1,688 @@
+/* The real device actor with the real host backend behind a real worker actor; files are
+ * made by the safetensors writer. */
+#define _GNU_SOURCE /* mkdtemp */
+#include "weft_test.h"
+
+#include "weft/json.h"
+#include "weft/memory.h"
+#include "weft/safetensors.h"
+#include "worker_world.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_LEN = 128 };
+
+typedef struct fixture {
+  world *w;
+  char dir[PATH_LEN];
+  uint64_t epoch, sequence;
+} fixture;
+
+static fixture *begin_with(const wefti_device_opts *opts)
+{
+  fixture *f = calloc(1, sizeof *f);
+  assert_non_null(f);
+  strcpy(f->dir, "/tmp/weft-device-XXXXXX");
+  assert_non_null(mkdtemp(f->dir));
+  wefti_device *device = NULL;
+  weft_why why = { 0 };
+  if (wefti_device_create(opts, &device, &why) != WEFT_OK) {
+    fail_msg("%s", why.text);
+  }
+  f->w = world_begin_with(1, device, false);
+  const uint64_t none[2] = { 0, 0 };
+  world_as(world_adopt(f->w, 0, none), w_state, W_STATE);
+  return f;
+}
+
+static fixture *begin(void)
+{
+  const wefti_device_opts opts = { .size = sizeof opts, .backend = "host", .threads = 2 };
+  return begin_with(&opts);
+}
+
+static void end(fixture *f)
+{
+  world_end(f->w); /* destroys the memory: all extents must be back */
+  assert_int_equal(rmdir(f->dir), 0);
+  free(f);
+}
+
+/* ---- files */
+
+typedef struct spec {
+  const char *name;
+  weft_dtype dtype;
+  unsigned ndim;
+  int64_t shape[3];
+  uint8_t fill;
+} spec;
+
+static uint64_t spec_bytes(const spec *s)
+{
+  uint64_t bytes;
+  assert_ok(weft_dtype_bytes(s->dtype, s->ndim, s->shape, &bytes));
+  return bytes;
+}
+
+static void write_file(const char *path, const spec *specs, size_t count)
+{
+  weft_st_spec st[16];
+  assert_true(count <= 16);
+  const int fd = open(path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+  assert_true(fd >= 0);
+  for (size_t i = 0; i < count; i++) {
+    st[i] =
+        (weft_st_spec){ specs[i].name, specs[i].dtype, specs[i].ndim, specs[i].shape };
+  }
+  weft_st_writer *writer;
+  assert_ok(weft_st_writer_create(fd, st, count, &writer, NULL));
+  for (size_t i = 0; i < count; i++) {
+    const uint64_t bytes = spec_bytes(&specs[i]);
+    uint8_t *data = malloc(bytes > 0 ? bytes : 1);
+    assert_non_null(data);
+    memset(data, specs[i].fill, bytes);
+    assert_ok(weft_st_writer_put(writer, data, bytes, NULL));
+    free(data);
+  }
+  assert_ok(weft_st_writer_end(writer, NULL));
+  weft_st_writer_destroy(writer);
+  assert_int_equal(close(fd), 0);
+}
+
+/* ---- the engine's side of an update */
+
+static const weft_msg *start(fixture *f)
+{
+  wefti_store_state st;
+  wefti_store_state_get(f->w->device->store, &st);
+  return world_ask(f->w, w_start, W_START, ++f->epoch,
+                   .base_sequence = st.weights_sequence, .base_digest_hi = st.digest_hi,
+                   .base_digest_lo = st.digest_lo);
+}
+
+static const weft_msg *put_info(fixture *f, weft_transfer_what what, const char *text)
+{
+  weft_buf *info = weft_buf_create(text, strlen(text));
+  assert_non_null(info);
+  const weft_msg *m = world_ask(f->w, w_accept, W_ACCEPT, f->epoch, .what = what,
+                                .timeout_ms = 60000, .info = info);
+  weft_buf_unref(info);
+  return m;
+}
+
+static const weft_msg *go(fixture *f, weft_transfer_what what)
+{
+  return world_ask(f->w, w_go, W_GO, f->epoch, .what = what, .timeout_ms = 60000);
+}
+
+static const weft_msg *finish(fixture *f, bool strict)
+{
+  return world_ask(f->w, w_finish, W_FINISH, f->epoch, .strict = strict,
+                   .timeout_ms = 60000);
+}
+
+static const weft_msg *accept_file(fixture *f, const char *path)
+{
+  char info[2 * PATH_LEN];
+  (void)snprintf(info, sizeof info,
+                 "{\"source\":{\"kind\":\"safetensors\",\"path\":\"%s\"}}", path);
+  return put_info(f, WEFT_TRANSFER_UPDATE, info);
+}
+
+static void path_in(const fixture *f, char out[PATH_LEN])
+{
+  (void)snprintf(out, PATH_LEN, "%.100s/file.safetensors", f->dir);
+}
+
+/* Writes the tensors to a file and brings them in. */
+static void update(fixture *f, const spec *specs, size_t count)
+{
+  char path[PATH_LEN];
+  path_in(f, path);
+  write_file(path, specs, count);
+  world_as(accept_file(f, path), w_ok, W_OK);
+  world_as(go(f, WEFT_TRANSFER_UPDATE), w_ok, W_OK);
+  assert_int_equal(unlink(path), 0);
+}
+
+static void publish(fixture *f)
+{
+  world_as(world_ask(f->w, w_publish, W_PUBLISH, f->epoch, .sequence = ++f->sequence),
+           w_ok, W_OK);
+}
+
+static weft_w_finished commit(fixture *f, const spec *specs, size_t count)
+{
+  world_as(start(f), w_ok, W_OK);
+  update(f, specs, count);
+  const weft_w_finished done = *world_as(finish(f, false), w_finished, W_FINISHED);
+  publish(f);
+  return done;
+}
+
+/* The first byte of a live tensor, after checking that all of its bytes are equal. */
+static int live_fill(fixture *f, const char *name)
+{
+  const weft_snapshot *s;
+  assert_ok(weft_store_pin(f->w->device->store, 0, &s));
+  const weft_tensor *t = weft_snapshot_find(s, name);
+  int fill = -1;
+  if (t && t->bytes > 0) {
+    const uint8_t *data = t->data;
+    fill = data[0];
+    for (uint64_t i = 1; i < t->bytes; i++) {
+      assert_int_equal(data[i], fill);
+    }
+  }
+  weft_store_unpin(f->w->device->store, s);
+  return fill;
+}
+
+static weft_memory_stats memory_stats(fixture *f)
+{
+  weft_memory_stats st;
+  weft_memory_stats_get(f->w->device->memory, &st);
+  return st;
+}
+
+static const spec full[] = {
+  { "model.b", WEFT_DTYPE_BFLOAT16, 2, { 64, 32 }, 1 },
+  { "model.a", WEFT_DTYPE_FLOAT32, 1, { 1000 }, 2 },
+  { "scalar", WEFT_DTYPE_INT64, 0, { 0 }, 3 },
+  { "empty", WEFT_DTYPE_UINT8, 2, { 0, 7 }, 0 },
+};
+enum { FULL = sizeof full / sizeof full[0] };
+
+/* ---- tests */
+
+static void a_full_update_becomes_live_with_its_bytes(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  const weft_w_finished done = commit(f, full, FULL);
+  assert_int_equal(done.tensors, 4);
+  assert_int_equal(done.bytes, 64 * 32 * 2 + 4000 + 8);
+  assert_int_equal(done.received, 4);
+  assert_int_equal(done.received_bytes, done.bytes);
+  assert_int_equal(done.missing, 0);
+  assert_int_equal(live_fill(f, "model.a"), 2);
+  assert_int_equal(live_fill(f, "model.b"), 1);
+  assert_int_equal(live_fill(f, "scalar"), 3);
+  const weft_snapshot *s;
+  assert_ok(weft_store_pin(f->w->device->store, 1, &s));
+  assert_int_equal(s->digest_hi, done.digest_hi);
+  assert_int_equal(s->digest_lo, done.digest_lo);
+  const weft_tensor *t = weft_snapshot_find(s, "model.b");
+  assert_string_equal(t->dtype, "bfloat16");
+  assert_int_equal(t->shape[0], 64);
+  assert_int_equal(t->shape[1], 32);
+  uint8_t digest[WEFT_DIGEST_BYTES];
+  weft_digest_store(weft_digest_of(t->data, t->bytes), digest);
+  assert_memory_equal(t->digest, digest, sizeof digest);
+  const weft_tensor *empty = weft_snapshot_find(s, "empty");
+  assert_non_null(empty);
+  assert_null(empty->data);
+  weft_store_unpin(f->w->device->store, s);
+  end(f);
+}
+
+static void a_partial_update_shares_what_did_not_change(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  const weft_snapshot *before, *after;
+  commit(f, full, FULL);
+  assert_ok(weft_store_pin(f->w->device->store, 0, &before));
+  const uint64_t extents = memory_stats(f).extents;
+  const spec part[] = { { "model.a", WEFT_DTYPE_FLOAT32, 1, { 1000 }, 9 },
+                        { "new", WEFT_DTYPE_BOOL, 1, { 5 }, 1 } };
+  const weft_w_finished done = commit(f, part, 2);
+  assert_int_equal(done.tensors, 5);
+  assert_int_equal(done.received, 2);
+  assert_int_equal(done.missing, 3);
+  assert_ok(weft_store_pin(f->w->device->store, 0, &after));
+  assert_ptr_equal(weft_snapshot_find(after, "model.b")->data,
+                   weft_snapshot_find(before, "model.b")->data);
+  assert_ptr_not_equal(weft_snapshot_find(after, "model.a")->data,
+                       weft_snapshot_find(before, "model.a")->data);
+  assert_true(memory_stats(f).extents <= extents + 2);
+  weft_store_unpin(f->w->device->store, before);
+  weft_store_unpin(f->w->device->store, after);
+  assert_int_equal(live_fill(f, "model.a"), 9);
+  assert_int_equal(live_fill(f, "model.b"), 1);
+  assert_int_equal(live_fill(f, "new"), 1);
+  end(f);
+}
+
+static void several_updates_of_one_session_add_up_and_the_last_wins(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  world_as(start(f), w_ok, W_OK);
+  spec one = full[0];
+  update(f, full, FULL);
+  for (unsigned i = 0; i < 20; i++) {
+    one.fill = (uint8_t)(100 + i);
+    update(f, &one, 1);
+  }
+  update(f, full + 1, 1);
+  const weft_w_finished *done = world_as(finish(f, true), w_finished, W_FINISHED);
+  assert_int_equal(done->tensors, 4);
+  assert_int_equal(done->received, 4);
+  assert_int_equal(done->received_bytes, 21 * 4096 + 2 * 4000 + 8);
+  publish(f);
+  assert_int_equal(live_fill(f, "model.b"), 119);
+  end(f);
+}
+
+static void a_set_has_the_same_digest_whenever_it_comes_back(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  spec other = full[1];
+  other.fill = 77;
+  const weft_w_finished a = commit(f, full, FULL);
+  const weft_w_finished b = commit(f, &other, 1);
+  const weft_w_finished c = commit(f, full + 1, 1);
+  assert_true(a.digest_hi != b.digest_hi || a.digest_lo != b.digest_lo);
+  assert_int_equal(a.digest_hi, c.digest_hi);
+  assert_int_equal(a.digest_lo, c.digest_lo);
+  world_as(start(f), w_ok, W_OK); /* without any update: the same set again */
+  const weft_w_finished *d = world_as(finish(f, false), w_finished, W_FINISHED);
+  assert_int_equal(d->digest_lo, a.digest_lo);
+  assert_int_equal(d->received, 0);
+  publish(f);
+  assert_int_equal(live_fill(f, "model.a"), 2);
+  end(f);
+}
+
+static void another_shape_or_dtype_is_refused_by_name(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  commit(f, full, FULL);
+  spec wrong[2] = { full[0], full[1] };
+  wrong[1].shape[0] = 999;
+  for (unsigned round = 0; round < 3; round++) {
+    char path[PATH_LEN];
+    path_in(f, path);
+    write_file(path, wrong, 2);
+    const uint64_t extents = memory_stats(f).extents;
+    world_as(start(f), w_ok, W_OK);
+    const weft_msg *m = accept_file(f, path);
+    world_refused(m, WEFT_E_INVAL);
+    const char *text = ((const weft_w_refused *)m)->text.p;
+    assert_non_null(strstr(text, "'model.a'"));
+    assert_non_null(strstr(text, "float32 [1000]"));
+    assert_non_null(strstr(text, round == 0   ? "float32 [999]"
+                                 : round == 1 ? "int32 [1000]"
+                                              : "float32 [10,100]"));
+    assert_int_equal(memory_stats(f).extents, extents);
+    world_is(world_ask(f->w, w_abort, W_ABORT, f->epoch, .reason = WEFT_STR("test")),
+             WEFT_MSG_W_OK);
+    wrong[1] = full[1];
+    if (round == 0) {
+      wrong[1].dtype = WEFT_DTYPE_INT32;
+    } else {
+      wrong[1].ndim = 2;
+      wrong[1].shape[0] = 10;
+      wrong[1].shape[1] = 100;
+    }
+    assert_int_equal(unlink(path), 0);
+  }
+  assert_int_equal(live_fill(f, "model.a"), 2);
+  end(f);
+}
+
+static void a_file_that_shrinks_is_refused_and_nothing_changes(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  commit(f, full, FULL);
+  char path[PATH_LEN];
+  path_in(f, path);
+  spec changed[FULL];
+  memcpy(changed, full, sizeof full);
+  changed[0].fill = 50;
+  for (unsigned round = 0; round < 2; round++) {
+    write_file(path, changed, FULL);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    if (round == 0) { /* before */
+      assert_int_equal(truncate(path, st.st_size - 1), 0);
+    }
+    world_as(start(f), w_ok, W_OK);
+    const weft_msg *m = accept_file(f, path);
+    if (round == 1) { /* between accept and go */
+      world_as(m, w_ok, W_OK);
+      assert_int_equal(truncate(path, st.st_size - 1), 0);
+      m = go(f, WEFT_TRANSFER_UPDATE);
+    }
+    assert_int_equal(world_is(m, WEFT_MSG_W_REFUSED)->type, WEFT_MSG_W_REFUSED);
+    world_refused(finish(f, false), WEFT_E_STALE);
+    world_is(world_ask(f->w, w_abort, W_ABORT, f->epoch, .reason = WEFT_STR("test")),
+             WEFT_MSG_W_OK);
+    assert_int_equal(live_fill(f, "model.b"), 1);
+  }
+  assert_int_equal(unlink(path), 0);
+  commit(f, changed, FULL);
+  assert_int_equal(live_fill(f, "model.b"), 50);
+  end(f);
+}
+
+static void strict_coverage_lists_what_is_missing_and_can_be_mended(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  commit(f, full, FULL);
+  world_as(start(f), w_ok, W_OK);
+  update(f, full, 2);
+  const weft_msg *m = finish(f, true);
+  world_refused(m, WEFT_E_CONFLICT);
+  const weft_w_refused *r = (const weft_w_refused *)m;
+  assert_int_equal(r->correctable, 1);
+  assert_non_null(strstr(r->text.p, "2 live tensors"));
+  assert_non_null(strstr(r->text.p, "empty, scalar"));
+  update(f, full + 2, 2);
+  world_as(finish(f, true), w_finished, W_FINISHED);
+  publish(f);
+  world_as(start(f), w_ok, W_OK);
+  update(f, full, 1);
+  const weft_w_finished *done = world_as(finish(f, false), w_finished, W_FINISHED);
+  assert_int_equal(done->missing, 3);
+  assert_string_equal((const char *)done->missing_names->data,
+                      "[\"empty\",\"model.a\",\"scalar\"]");
+  end(f); /* with an installed snapshot that nobody publishes */
+}
+
+static void an_aborted_session_leaves_no_bytes(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  commit(f, full, FULL);
+  const uint64_t extents = memory_stats(f).extents;
+  char path[PATH_LEN];
+  path_in(f, path);
+  write_file(path, full, FULL);
+  for (unsigned step = 0; step < 4; step++) {
+    world_as(start(f), w_ok, W_OK);
+    if (step > 0) {
+      world_as(accept_file(f, path), w_ok, W_OK);
+    }
+    if (step > 1) {
+      world_as(go(f, WEFT_TRANSFER_UPDATE), w_ok, W_OK);
+    }
+    if (step > 2) {
+      world_as(finish(f, false), w_finished, W_FINISHED);
+    }
+    world_is(world_ask(f->w, w_abort, W_ABORT, f->epoch, .reason = WEFT_STR("test")),
+             WEFT_MSG_W_OK);
+    assert_int_equal(memory_stats(f).extents, extents);
+  }
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(live_fill(f, "model.b"), 1);
+  end(f);
+}
+
+static void a_hundred_updates_take_no_more_memory_than_three(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  spec big[] = { { "big", WEFT_DTYPE_UINT8, 1, { 8 << 20 }, 0 },
+                 { "small", WEFT_DTYPE_UINT8, 1, { 4000 }, 0 } };
+  weft_memory_stats warm = { 0 };
+  for (unsigned i = 0; i < 100; i++) {
+    big[0].fill = (uint8_t)i;
+    big[1].fill = (uint8_t)(i + 1);
+    commit(f, big, i % 4 == 3 ? 1 : 2);
+    world_as(world_ask(f->w, w_beat, W_BEAT, 0, .grant = 0), w_state, W_STATE);
+    if (i == 3) {
+      warm = memory_stats(f);
+    }
+  }
+  const weft_memory_stats now = memory_stats(f);
+  assert_int_equal(now.fresh, warm.fresh); /* no page was taken from the system since */
+  assert_int_equal(now.slabs, warm.slabs);
+  assert_int_equal(now.extents, 2);
+  assert_int_equal(live_fill(f, "big"), 99);
+  assert_int_equal(live_fill(f, "small"), 99); /* of i == 98 */
+  end(f);
+}
+
+static void a_worker_on_another_base_needs_every_tensor(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  commit(f, full, FULL);
+  for (unsigned complete = 0; complete < 2; complete++) {
+    world_as(world_ask(f->w, w_start, W_START, ++f->epoch, .base_sequence = 40,
+                       .base_digest_hi = 4),
+             w_ok, W_OK);
+    spec other[FULL];
+    memcpy(other, full, sizeof full);
+    other[1].shape[0] = 5; /* the live shape says nothing about the engine's */
+    update(f, other, complete ? FULL : FULL - 1);
+    const weft_msg *m = finish(f, false);
+    if (!complete) {
+      world_refused(m, WEFT_E_FAILED);
+      assert_non_null(strstr(((const weft_w_refused *)m)->text.p, "empty"));
+      assert_int_equal(((const weft_w_refused *)m)->correctable, 0);
+    } else {
+      assert_int_equal(world_as(m, w_finished, W_FINISHED)->tensors, FULL);
+      assert_int_equal(((const weft_w_finished *)m)->received, FULL);
+    }
+  }
+  end(f);
+}
+
+static void the_cap_refuses_a_start_with_the_readers(void **state)
+{
+  (void)state;
+  const wefti_device_opts opts = { .size = sizeof opts, .snapshots_max = 2 };
+  fixture *f = begin_with(&opts);
+  const weft_snapshot *held;
+  commit(f, full, FULL);
+  assert_ok(weft_store_pin(f->w->device->store, 0, &held));
+  commit(f, full, FULL);
+  const weft_msg *m = start(f);
+  world_refused(m, WEFT_E_UNAVAIL);
+  assert_non_null(strstr(((const weft_w_refused *)m)->text.p, "sequence 1 by 1 reader"));
+  weft_store_unpin(f->w->device->store, held);
+  commit(f, full, FULL);
+  end(f);
+}
+
+static const weft_json *query(fixture *f, weft_query what, weft_json **root)
+{
+  const weft_msg *m = world_ask(f->w, w_query, W_QUERY, 0, .what = what);
+  const weft_buf *json = world_as(m, w_answer, W_ANSWER)->json;
+  assert_non_null(json);
+  assert_ok(weft_json_parse(json->data, json->len, NULL, root, NULL));
+  return *root;
+}
+
+static void weights_are_listed_by_name(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  weft_json *root;
+  assert_int_equal(weft_json_count(query(f, WEFT_QUERY_WEIGHTS, &root)), 0);
+  weft_json_free(root);
+  commit(f, full, FULL);
+  const weft_json *list = query(f, WEFT_QUERY_WEIGHTS, &root);
+  assert_int_equal(weft_json_count(list), FULL);
+  const weft_json *b = weft_json_next(weft_json_next(weft_json_first(list)));
+  assert_string_equal(weft_json_str(weft_json_get(b, "name")), "model.b");
+  assert_string_equal(weft_json_str(weft_json_get(b, "dtype")), "bfloat16");
+  assert_int_equal(weft_json_count(weft_json_get(b, "shape")), 2);
+  int64_t bytes = 0;
+  assert_true(weft_json_i64(weft_json_get(b, "bytes"), &bytes));
+  assert_int_equal(bytes, 4096);
+  weft_digest digest;
+  assert_true(weft_digest_parse(weft_json_str(weft_json_get(b, "digest")), &digest));
+  uint8_t want[4096];
+  memset(want, 1, sizeof want);
+  assert_true(weft_digest_equal(digest, weft_digest_of(want, sizeof want)));
+  weft_json_free(root);
+  end(f);
+}
+
+static void checksums_are_sha256_under_the_checkers_keys(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  weft_json *root;
+  commit(f, full, FULL);
+  const weft_json *map = query(f, WEFT_QUERY_CHECKSUM, &root);
+  assert_int_equal(weft_json_count(map), FULL);
+  /* printf '\3\3\3\3\3\3\3\3' | sha256sum, and of nothing */
+  assert_string_equal(weft_json_str(weft_json_get(map, "dp0:pp0:pcp0:tp0:ep0:empty")),
+                      "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  uint8_t sha[WEFT_SHA256_BYTES];
+  char text[WEFT_SHA256_TEXT];
+  const uint8_t three[8] = { 3, 3, 3, 3, 3, 3, 3, 3 };
+  assert_ok(weft_sha256(three, sizeof three, sha, text));
+  assert_string_equal(weft_json_str(weft_json_get(map, "dp0:pp0:pcp0:tp0:ep0:scalar")),
+                      text);
+  weft_json_free(root);
+  /* rank 5 of tp 2, pp 3 in replica 4 */
+  weft_buf *json = NULL;
+  f->w->device->tp = 2;
+  assert_ok(wefti_device_checksum(f->w->device, 5, 4, &json, NULL));
+  assert_non_null(strstr((const char *)json->data, "\"dp4:pp2:pcp0:tp1:ep0:model.a\":"));
+  weft_buf_unref(json);
+  end(f);
+}
+
+static void reset_changes_bytes_but_no_version(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  world_refused(world_ask(f->w, w_query, W_QUERY, 0, .what = WEFT_QUERY_RESET),
+                WEFT_E_NOT_YET);
+  const weft_w_finished done = commit(f, full, FULL);
+  const weft_snapshot *held;
+  assert_ok(weft_store_pin(f->w->device->store, 0, &held));
+  weft_json *root;
+  query(f, WEFT_QUERY_RESET, &root);
+  weft_json_free(root);
+  assert_int_equal(live_fill(f, "model.b"), 0xfe);
+  assert_int_equal(*(const uint8_t *)weft_snapshot_find(held, "model.b")->data, 1);
+  const weft_w_state *st =
+      world_as(world_ask(f->w, w_beat, W_BEAT, 0, .grant = 0), w_state, W_STATE);
+  assert_int_equal(st->weights_sequence, 1);
+  assert_true(st->digest_lo != done.digest_lo);
+  weft_store_unpin(f->w->device->store, held);
+  const weft_w_finished again = commit(f, full, FULL);
+  assert_int_equal(again.digest_lo, done.digest_lo);
+  end(f);
+}
+
+typedef struct exported {
+  unsigned installed, dropped;
+  uint64_t epoch;
+  bool has_fd;
+  wefti_device *device;
+} exported;
+
+static void on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot)
+{
+  exported *e = arg;
+  e->epoch = epoch;
+  if (!snapshot) {
+    e->dropped++;
+    return;
+  }
+  e->installed++;
+  uint64_t size = 0;
+  const weft_extent *extent = wefti_cell_extent(wefti_snapshot_cell(snapshot, 1));
+  e->has_fd = weft_memory_slab_fd(e->device->memory, extent->slab, &size) >= 0 &&
+              extent->offset + extent->bytes <= size &&
+              extent->ptr == snapshot->tensors[1].data;
+}
+
+static void who_exports_descriptors_is_told(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  exported e = { .device = f->w->device };
+  wefti_device_on_install(f->w->device, on_install, &e);
+  commit(f, full, FULL);
+  assert_int_equal(e.installed, 1);
+  assert_int_equal(e.epoch, 1);
+  assert_true(e.has_fd);
+  world_as(start(f), w_ok, W_OK);
+  world_as(finish(f, false), w_finished, W_FINISHED);
+  world_is(world_ask(f->w, w_abort, W_ABORT, f->epoch, .reason = WEFT_STR("test")),
+           WEFT_MSG_W_OK);
+  assert_int_equal(e.installed, 2);
+  assert_int_equal(e.dropped, 1);
+  assert_int_equal(e.epoch, 2);
+  end(f);
+}
+
+static void init_takes_an_object(void **state)
+{
+  (void)state;
+  fixture *f = begin();
+  f->epoch++;
+  world_as(put_info(f, WEFT_TRANSFER_INIT, "{}"), w_ok, W_OK);
+  world_as(go(f, WEFT_TRANSFER_INIT), w_ok, W_OK);
+  f->epoch++;
+  world_refused(put_info(f, WEFT_TRANSFER_INIT, "[]"), WEFT_E_INVAL);
+  f->epoch++;
+  world_refused(put_info(f, WEFT_TRANSFER_INIT, "{"), WEFT_E_TRUNCATED);
+  f->epoch++;
+  world_as(put_info(f, WEFT_TRANSFER_INIT, "{}"), w_ok, W_OK);
+  world_is(world_ask(f->w, w_abort, W_ABORT, f->epoch, .reason = WEFT_STR("test")),
+           WEFT_MSG_W_OK);
+  commit(f, full, FULL);
+  end(f);
+}
+
+static void options_are_checked(void **state)
+{
+  (void)state;
+  wefti_device *device = NULL;
+  weft_why why = { 0 };
+  wefti_device_opts opts = { .size = 1 };
+  assert_err(wefti_device_create(&opts, &device, &why), WEFT_E_INVAL);
+  opts = (wefti_device_opts){ .size = sizeof opts, .backend = "nccl" };
+  assert_err(wefti_device_create(&opts, &device, &why), WEFT_E_UNSUPPORTED);
+  assert_non_null(strstr(why.text, "nccl"));
+  opts = (wefti_device_opts){ .size = sizeof opts, .snapshots_max = 99 };
+  assert_err(wefti_device_create(&opts, &device, &why), WEFT_E_INVAL);
+  opts = (wefti_device_opts){ .size = sizeof opts, .tcp_allow = "a,,b:5" };
+  assert_ok(wefti_device_create(&opts, &device, &why));
+  assert_non_null(wefti_device_store(device));
+  wefti_device_destroy(device);
+  wefti_device_destroy(NULL);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_full_update_becomes_live_with_its_bytes),
+    cmocka_unit_test(a_partial_update_shares_what_did_not_change),
+    cmocka_unit_test(several_updates_of_one_session_add_up_and_the_last_wins),
+    cmocka_unit_test(a_set_has_the_same_digest_whenever_it_comes_back),
+    cmocka_unit_test(another_shape_or_dtype_is_refused_by_name),
+    cmocka_unit_test(a_file_that_shrinks_is_refused_and_nothing_changes),
+    cmocka_unit_test(strict_coverage_lists_what_is_missing_and_can_be_mended),
+    cmocka_unit_test(an_aborted_session_leaves_no_bytes),
+    cmocka_unit_test(a_hundred_updates_take_no_more_memory_than_three),
+    cmocka_unit_test(a_worker_on_another_base_needs_every_tensor),
+    cmocka_unit_test(the_cap_refuses_a_start_with_the_readers),
+    cmocka_unit_test(weights_are_listed_by_name),
+    cmocka_unit_test(checksums_are_sha256_under_the_checkers_keys),
+    cmocka_unit_test(reset_changes_bytes_but_no_version),
+    cmocka_unit_test(who_exports_descriptors_is_told),
+    cmocka_unit_test(init_takes_an_object),
+    cmocka_unit_test(options_are_checked),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
