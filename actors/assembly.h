@@ -6,6 +6,7 @@
 
 #include "acceptor.h"
 #include "calls.h"
+#include "exports.h"
 #include "supervisor.h"
 #include "visible.h"
 #include "weft/http.h"

@@ -80,11 +80,29 @@ static void on_message(void *arg, const void *data, size_t len, int *fds, size_t
 {
   wefti_child *child = arg;
   static const char ready[] = "{\"ready\":true";
-  if (len >= sizeof ready - 1 && memcmp(data, ready, sizeof ready - 1) == 0) {
-    tell_ready(child, child->url); /* where we told it to listen */
+  if (len < sizeof ready - 1 || memcmp(data, ready, sizeof ready - 1) != 0) {
+    wefti_imports_message(child->members->imports, child->rank, child->incarnation, data,
+                          len, fds, nfds);
+    return;
   }
-  for (size_t i = 0; i < nfds; i++) {
-    (void)close(fds[i]);
+  tell_ready(child, child->url); /* where we told it to listen */
+  wefti_ignore_fds(NULL, data, len, fds, nfds);
+}
+
+static void release_export(void *arg, uint32_t rank, uint64_t incarnation, uint64_t epoch)
+{
+  const wefti_members *m = arg;
+  const wefti_export_msg msg = { .magic = WEFTI_EXPORT_MAGIC,
+                                 .version = WEFTI_EXPORT_VERSION,
+                                 .kind = WEFTI_EXPORT_RELEASE,
+                                 .epoch = epoch };
+  for (wefti_child *child = m->children; child; child = child->next) {
+    if (child->rank == rank && child->incarnation == incarnation && !child->gone &&
+        weft_process_send(child->process, &msg, wefti_export_len(&msg), NULL, 0) !=
+            WEFT_OK) {
+      /* It does not read: it holds the memory until it ends, which will be soon. */
+      return;
+    }
   }
 }
 
@@ -121,6 +139,7 @@ static void on_exit_of(void *arg, int status)
   (void)wefti_post(m->rt, m->supervisor, &gone.h);
   child->gone = true;
   m->alive--;
+  wefti_imports_gone(m->imports, child->rank, child->incarnation);
   /* Not from inside its own callback. */
   if (weft_loop_call(weft_runtime_loop(m->rt, 0), reap_child, child) != WEFT_OK) {
     m->unreaped++; /* the engine's end does it */
@@ -251,6 +270,12 @@ weft_err wefti_members_create(weft_runtime *rt, const wefti_members_opts *opts,
     (void)weft_whyf(why, err, "workers: out of memory");
   } else if (m->kind == WEFT_WORKERS_THREADS) {
     err = wefti_threads_create(m, why);
+  } else if (m->kind == WEFT_WORKERS_PROCESSES) {
+    const wefti_imports_ops ops = { .release = release_export, .arg = m };
+    err = wefti_imports_create(rt, m->world_size, &ops, &m->imports);
+    if (err != WEFT_OK) {
+      (void)weft_whyf(why, err, "workers: out of memory");
+    }
   }
   if (err != WEFT_OK) {
     wefti_members_destroy(m);
@@ -278,6 +303,7 @@ void wefti_members_destroy(wefti_members *m)
   while (m->children) {
     reap_child(m->children);
   }
+  wefti_imports_destroy(m->imports);
   wefti_joins_destroy(m);
   wefti_threads_destroy(m);
   free(m->program);

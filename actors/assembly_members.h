@@ -43,6 +43,7 @@ struct wefti_members {
   bool ending;
   wefti_child *children;
   uint32_t alive, unreaped;
+  wefti_imports *imports; /* children's weights; NULL unless kind is PROCESSES */
   weft_join_server *door;
   wefti_joined *joined;         /* [world_size] when kind is JOIN */
   weft_actor_id watcher;        /* hears of the ends of joined workers' links */

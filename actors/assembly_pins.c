@@ -35,6 +35,13 @@ weft_err wefti_members_pin(wefti_members *m, uint32_t rank, uint64_t weights_seq
     }
     out->holder = store;
     out->mapped = false;
+  } else if (m->kind == WEFT_WORKERS_PROCESSES) {
+    const weft_err err =
+        wefti_imports_pin(m->imports, rank, weights_sequence, &snapshot, &out->holder);
+    if (err != WEFT_OK) {
+      return say_why(why, err, rank, weights_sequence);
+    }
+    out->mapped = true;
   } else {
     return weft_whyf(why, WEFT_E_UNSUPPORTED,
                      "rank %" PRIu32
@@ -48,11 +55,23 @@ weft_err wefti_members_pin(wefti_members *m, uint32_t rank, uint64_t weights_seq
 
 void wefti_members_unpin(weft_pinned *pinned)
 {
-  weft_store_unpin(pinned->holder, pinned->snapshot);
+  if (pinned->mapped) {
+    wefti_imports_unpin(pinned->holder);
+  } else {
+    weft_store_unpin(pinned->holder, pinned->snapshot);
+  }
 }
 
 void wefti_members_visible(wefti_members *m, uint64_t weights_sequence)
 {
-  (void)m;
-  (void)weights_sequence;
+  if (m->kind != WEFT_WORKERS_PROCESSES || weights_sequence == 0) {
+    return;
+  }
+  /* What they sent before they confirmed may still lie in the sockets. */
+  for (wefti_child *child = m->children; child; child = child->next) {
+    if (!child->gone) {
+      weft_process_drain(child->process);
+    }
+  }
+  wefti_imports_visible(m->imports, weights_sequence);
 }

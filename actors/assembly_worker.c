@@ -22,6 +22,7 @@ typedef struct worker_process {
   weft_rundir *rundir;
   weft_lifeline *lifeline;
   wefti_announce *announce;
+  wefti_exporter *exporter; /* of a child */
   weft_signal *signals[2];
   uint64_t incarnation;
   char url[WEFTI_URL_MAX];
@@ -110,7 +111,18 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                      .pp = o->pp ? o->pp : 1,
                                      .needs_grant = o->join != NULL };
   err = wefti_device_create(&device, &w->device, why);
+  if (err == WEFT_OK && !o->join) {
+    err = wefti_exporter_create(w->rt, w->device, &w->exporter);
+  }
   return err == WEFT_OK ? spawn_actors(w, o, listen, why) : err;
+}
+
+static void on_parent_message(void *arg, const void *data, size_t len, int *fds,
+                              size_t nfds)
+{
+  const worker_process *w = arg;
+  wefti_exporter_message(w->exporter, data, len);
+  wefti_ignore_fds(NULL, data, len, fds, nfds);
 }
 
 static weft_err say_ready(worker_process *w, weft_why *why)
@@ -127,11 +139,12 @@ static weft_err introduce(worker_process *w, const weft_worker_opts *o, weft_why
 {
   if (!o->join) {
     const weft_err err = weft_lifeline_open(weft_runtime_loop(w->rt, 0), -1,
-                                            wefti_ignore_fds, end_now, w, &w->lifeline);
+                                            on_parent_message, end_now, w, &w->lifeline);
     if (err != WEFT_OK) {
       return weft_whyf(
           why, err, "no lifeline: a worker is started by an engine, or joins one (join)");
     }
+    wefti_exporter_set_line(w->exporter, w->lifeline);
     return say_ready(w, why);
   }
   wefti_announce_opts announce = {
@@ -158,6 +171,7 @@ static void unmake(worker_process *w)
     weft_signal_destroy(w->signals[i]);
   }
   weft_runtime_destroy(w->rt);
+  wefti_exporter_destroy(w->exporter);
   wefti_device_destroy(w->device);
   weft_rundir_close(w->rundir);
 }
@@ -208,7 +222,8 @@ weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
     if (err == WEFT_OK) {
       weft_runtime_run(w.rt);
     } else {
-      (void)weft_whyf(&story, err, "the device thread cannot start: %s", weft_strerror(err));
+      (void)weft_whyf(&story, err, "the device thread cannot start: %s",
+                      weft_strerror(err));
     }
   }
   wefti_announce_stop(w.announce, &story);

@@ -290,6 +290,11 @@ weft_err weft_process_send(weft_process *process, const void *data, size_t len,
   return wefti_line_send(&process->line, data, len, fds, nfds);
 }
 
+void weft_process_drain(weft_process *process)
+{
+  (void)wefti_line_drain(&process->line, LAST_MESSAGES);
+}
+
 void weft_process_destroy(weft_process *process)
 {
   if (process == NULL) {

@@ -38,6 +38,9 @@ WEFT_API void weft_process_signal(weft_process *process, int signo); /* through 
 /* One message of at most WEFT_LIFELINE_MAX bytes; never blocks.  Errors: FULL, CLOSED. */
 WEFT_API weft_err weft_process_send(weft_process *process, const void *data, size_t len,
                                     const int *fds, size_t nfds) WEFT_MUST_USE;
+/* Hands on_message what has arrived by now, without waiting.  Not from inside a callback of
+ * this process. */
+WEFT_API void weft_process_drain(weft_process *process);
 /* SIGKILLs a living child and reaps it (bounded wait: it has been killed).  NULL is a no-op. */
 WEFT_API void weft_process_destroy(weft_process *process);
 

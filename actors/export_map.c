@@ -1,0 +1,438 @@
+#define _GNU_SOURCE
+#include "exports.h"
+#include "weft/checked.h"
+#include "weft/dtype.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The parent's end: maps, reads the table, hands out pins. */
+
+enum { SLABS_WAITING_MAX = 65536 };
+static const uint64_t table_max = UINT64_C(1) << 30; /* bytes */
+
+typedef struct mapping { /* of one slab of one worker life */
+  struct mapping *next;
+  uint64_t id, incarnation, bytes;
+  void *base;
+  unsigned refs;
+} mapping;
+
+typedef struct seat seat;
+typedef struct import {
+  struct import *next;
+  seat *seat;
+  uint64_t incarnation, epoch;
+  weft_snapshot snapshot; /* weights_sequence 0: not visible yet */
+  weft_tensor *tensors;
+  uint8_t *table;     /* names and shapes point into it */
+  mapping **mappings; /* [mapping_count], a reference each */
+  size_t mapping_count;
+  unsigned readers;
+  bool retired; /* goes with its last reader */
+} import;
+
+struct seat {
+  wefti_imports *all;
+  uint32_t rank;
+  pthread_mutex_t lock; /* over imports, their readers and retired */
+  import *imports;      /* newest first */
+  mapping *mappings;    /* loop 0's, as is what follows */
+  mapping **waiting;    /* of SLABS messages, a reference each */
+  size_t waiting_count;
+};
+
+struct wefti_imports {
+  weft_runtime *rt;
+  wefti_imports_ops ops;
+  uint32_t world_size;
+  seat *seats;
+};
+
+/* ---- slabs */
+
+static void unmap(seat *s, mapping *m)
+{
+  if (--m->refs > 0) {
+    return;
+  }
+  for (mapping **at = &s->mappings; *at; at = &(*at)->next) {
+    if (*at == m) {
+      *at = m->next;
+      break;
+    }
+  }
+  (void)munmap(m->base, m->bytes);
+  free(m);
+}
+
+/* A reference to the mapping of slab, made from fd if there is none.  Refuses a file that
+ * could shrink under the readers. */
+static mapping *map_slab(seat *s, uint64_t incarnation, const wefti_export_slab *slab,
+                         int fd)
+{
+  for (mapping *m = s->mappings; m; m = m->next) {
+    if (m->id == slab->id && m->incarnation == incarnation) {
+      m->refs++;
+      return m;
+    }
+  }
+  struct stat st;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) != 0 || st.st_size <= 0 ||
+      (uint64_t)st.st_size < slab->bytes || slab->bytes == 0) {
+    return NULL;
+  }
+  mapping *m = calloc(1, sizeof *m);
+  if (!m) {
+    return NULL;
+  }
+  m->base = mmap(NULL, slab->bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (m->base == MAP_FAILED) {
+    free(m);
+    return NULL;
+  }
+  m->id = slab->id;
+  m->incarnation = incarnation;
+  m->bytes = slab->bytes;
+  m->refs = 1;
+  m->next = s->mappings;
+  s->mappings = m;
+  return m;
+}
+
+static void drop_waiting(seat *s)
+{
+  for (size_t i = 0; i < s->waiting_count; i++) {
+    unmap(s, s->waiting[i]);
+  }
+  free(s->waiting);
+  s->waiting = NULL;
+  s->waiting_count = 0;
+}
+
+static bool take_slabs(seat *s, uint64_t incarnation, const wefti_export_msg *msg,
+                       const int *fds, size_t nfds)
+{
+  if (nfds != msg->slab_count || s->waiting_count + nfds > SLABS_WAITING_MAX) {
+    return false;
+  }
+  mapping **grown =
+      realloc(s->waiting, (s->waiting_count + nfds + 1) * sizeof(mapping *));
+  if (!grown) {
+    return false;
+  }
+  s->waiting = grown;
+  for (size_t i = 0; i < nfds; i++) {
+    mapping *m = map_slab(s, incarnation, &msg->slabs[i], fds[i]);
+    if (!m) {
+      return false;
+    }
+    s->waiting[s->waiting_count++] = m;
+  }
+  return true;
+}
+
+/* ---- imports */
+
+/* Nobody reads it and it is in no list. */
+static void free_import(import *im)
+{
+  for (size_t i = 0; i < im->mapping_count; i++) {
+    unmap(im->seat, im->mappings[i]);
+  }
+  free(im->mappings);
+  free(im->tensors);
+  free(im->table);
+  free(im);
+}
+
+/* Loop 0: frees what is retired and not read, and tells the worker. */
+static void sweep(void *arg)
+{
+  seat *s = arg;
+  import *ended = NULL;
+  (void)pthread_mutex_lock(&s->lock);
+  for (import **at = &s->imports; *at;) {
+    import *im = *at;
+    if (im->retired && im->readers == 0) {
+      *at = im->next;
+      im->next = ended;
+      ended = im;
+    } else {
+      at = &im->next;
+    }
+  }
+  (void)pthread_mutex_unlock(&s->lock);
+  while (ended) {
+    import *im = ended;
+    ended = im->next;
+    s->all->ops.release(s->all->ops.arg, s->rank, im->incarnation, im->epoch);
+    free_import(im);
+  }
+}
+
+static uint8_t *read_table(int fd, uint64_t bytes)
+{
+  uint8_t *table = bytes <= table_max ? malloc((size_t)bytes + 1) : NULL;
+  size_t at = 0;
+  while (table && at < bytes) {
+    const ssize_t n = pread(fd, table + at, (size_t)bytes - at, (off_t)at);
+    if (n == 0 || (n < 0 && errno != EINTR)) {
+      free(table);
+      return NULL;
+    }
+    at += n > 0 ? (size_t)n : 0;
+  }
+  return table;
+}
+
+static const mapping *find_mapping(const import *im, uint64_t slab)
+{
+  for (size_t i = 0; i < im->mapping_count; i++) {
+    if (im->mappings[i]->id == slab) {
+      return im->mappings[i];
+    }
+  }
+  return NULL;
+}
+
+static bool read_tensor(const import *im, const wefti_export_record *r,
+                        uint64_t table_bytes, weft_tensor *out)
+{
+  const mapping *m = r->bytes > 0 ? find_mapping(im, r->slab) : NULL;
+  if (r->ndim > WEFT_NDIM_MAX || r->name_at >= table_bytes ||
+      r->name_len >= table_bytes - r->name_at ||
+      im->table[r->name_at + r->name_len] != 0 || r->shape_at % sizeof(int64_t) != 0 ||
+      r->shape_at > table_bytes ||
+      r->ndim * sizeof(int64_t) > table_bytes - r->shape_at ||
+      memchr(r->dtype, 0, sizeof r->dtype) == NULL) {
+    return false;
+  }
+  if (r->bytes > 0 && (!m || r->offset > m->bytes || r->bytes > m->bytes - r->offset)) {
+    return false;
+  }
+  const void *shape = im->table + r->shape_at; /* malloc's alignment, a multiple of 8 */
+  *out = (weft_tensor){ .name = (const char *)im->table + r->name_at,
+                        .dtype = weft_dtype_name(weft_dtype_parse(r->dtype)),
+                        .shape = shape,
+                        .ndim = r->ndim,
+                        .bytes = r->bytes,
+                        .data = m ? (const uint8_t *)m->base + r->offset : NULL };
+  memcpy(out->digest, r->digest, sizeof out->digest);
+  return out->dtype != NULL;
+}
+
+static bool read_tensors(import *im, const wefti_export_msg *msg)
+{
+  size_t records;
+  size_t bytes;
+  if (weft_size_mul(msg->tensors, sizeof(wefti_export_record), &records) != WEFT_OK ||
+      records > msg->table_bytes ||
+      weft_size_mul(msg->tensors, sizeof(weft_tensor), &bytes) != WEFT_OK) {
+    return false;
+  }
+  im->tensors = calloc(1, bytes + 1);
+  if (!im->tensors) {
+    return false;
+  }
+  for (size_t i = 0; i < msg->tensors; i++) {
+    wefti_export_record r;
+    memcpy(&r, im->table + i * sizeof r, sizeof r);
+    if (!read_tensor(im, &r, msg->table_bytes, &im->tensors[i])) {
+      return false;
+    }
+  }
+  im->snapshot = (weft_snapshot){ .digest_hi = msg->digest_hi,
+                                  .digest_lo = msg->digest_lo,
+                                  .tensor_count = msg->tensors,
+                                  .bytes = msg->bytes,
+                                  .tensors = im->tensors };
+  return true;
+}
+
+/* fds: the table's, then the slabs'. */
+static bool take_install(seat *s, uint64_t incarnation, const wefti_export_msg *msg,
+                         const int *fds, size_t nfds)
+{
+  if (nfds != (size_t)msg->slab_count + 1 ||
+      !take_slabs(s, incarnation, msg, fds + 1, nfds - 1)) {
+    return false;
+  }
+  import *im = calloc(1, sizeof *im);
+  if (!im) {
+    return false;
+  }
+  im->seat = s;
+  im->incarnation = incarnation;
+  im->epoch = msg->epoch;
+  im->mappings = s->waiting;
+  im->mapping_count = s->waiting_count;
+  s->waiting = NULL;
+  s->waiting_count = 0;
+  im->table = read_table(fds[0], msg->table_bytes);
+  if (!im->table || !read_tensors(im, msg)) {
+    free_import(im);
+    return false;
+  }
+  (void)pthread_mutex_lock(&s->lock);
+  im->next = s->imports;
+  s->imports = im;
+  (void)pthread_mutex_unlock(&s->lock);
+  return true;
+}
+
+/* epoch 0: all of that life. */
+static void retire(seat *s, uint64_t incarnation, uint64_t epoch)
+{
+  (void)pthread_mutex_lock(&s->lock);
+  for (import *im = s->imports; im; im = im->next) {
+    if (im->incarnation == incarnation && (epoch == 0 || im->epoch == epoch)) {
+      im->retired = true;
+    }
+  }
+  (void)pthread_mutex_unlock(&s->lock);
+  sweep(s);
+}
+
+void wefti_imports_message(wefti_imports *all, uint32_t rank, uint64_t incarnation,
+                           const void *data, size_t len, int *fds, size_t nfds)
+{
+  seat *s = &all->seats[rank];
+  wefti_export_msg msg;
+  bool used = false;
+  if (wefti_export_read(data, len, &msg)) {
+    switch (msg.kind) {
+    case WEFTI_EXPORT_SLABS:
+      used = take_slabs(s, incarnation, &msg, fds, nfds);
+      break;
+    case WEFTI_EXPORT_INSTALL:
+      used = take_install(s, incarnation, &msg, fds, nfds);
+      if (!used) { /* it need not hold what cannot be read */
+        all->ops.release(all->ops.arg, rank, incarnation, msg.epoch);
+      }
+      break;
+    case WEFTI_EXPORT_DROP:
+      retire(s, incarnation, msg.epoch);
+      used = true;
+      break;
+    default:
+      break;
+    }
+  }
+  if (!used) {
+    drop_waiting(s);
+  }
+  for (size_t i = 0; i < nfds; i++) {
+    (void)close(fds[i]);
+  }
+}
+
+void wefti_imports_gone(wefti_imports *all, uint32_t rank, uint64_t incarnation)
+{
+  drop_waiting(&all->seats[rank]);
+  retire(&all->seats[rank], incarnation, 0);
+}
+
+void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence)
+{
+  for (uint32_t r = 0; r < all->world_size; r++) {
+    seat *s = &all->seats[r];
+    (void)pthread_mutex_lock(&s->lock);
+    import *newest = s->imports;
+    const bool same = newest && newest->snapshot.weights_sequence == weights_sequence;
+    if (newest && newest->snapshot.weights_sequence == 0 && !newest->retired) {
+      newest->snapshot.weights_sequence = weights_sequence;
+      newest = newest->next;
+    }
+    for (import *im = same ? NULL : newest; im; im = im->next) {
+      im->retired = true;
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    sweep(s);
+  }
+}
+
+/* ---- pins */
+
+weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_sequence,
+                           const weft_snapshot **out, void **holder)
+{
+  seat *s = &all->seats[rank];
+  weft_err err = WEFT_E_UNAVAIL;
+  (void)pthread_mutex_lock(&s->lock);
+  for (import *im = s->imports; im; im = im->next) {
+    if (im->snapshot.weights_sequence == weights_sequence && !im->retired) {
+      im->readers++;
+      *out = &im->snapshot;
+      *holder = im;
+      err = WEFT_OK;
+      break;
+    }
+  }
+  (void)pthread_mutex_unlock(&s->lock);
+  return err;
+}
+
+void wefti_imports_unpin(void *holder)
+{
+  import *im = holder;
+  seat *s = im->seat;
+  (void)pthread_mutex_lock(&s->lock);
+  const bool last = --im->readers == 0 && im->retired;
+  (void)pthread_mutex_unlock(&s->lock);
+  if (last && weft_loop_call(weft_runtime_loop(s->all->rt, 0), sweep, s) != WEFT_OK) {
+    return; /* the loop has ended: destroy frees it */
+  }
+}
+
+/* ---- life */
+
+weft_err wefti_imports_create(weft_runtime *rt, uint32_t world_size,
+                              const wefti_imports_ops *ops, wefti_imports **out)
+{
+  wefti_imports *all = calloc(1, sizeof *all);
+  if (!all) {
+    return WEFT_E_NOMEM;
+  }
+  all->rt = rt;
+  all->ops = *ops;
+  all->seats = calloc(world_size, sizeof *all->seats);
+  while (all->seats && all->world_size < world_size &&
+         pthread_mutex_init(&all->seats[all->world_size].lock, NULL) == 0) {
+    all->seats[all->world_size].all = all;
+    all->seats[all->world_size].rank = all->world_size;
+    all->world_size++;
+  }
+  if (all->world_size < world_size) {
+    wefti_imports_destroy(all);
+    return WEFT_E_NOMEM;
+  }
+  *out = all;
+  return WEFT_OK;
+}
+
+void wefti_imports_destroy(wefti_imports *all)
+{
+  if (!all) {
+    return;
+  }
+  for (uint32_t r = 0; r < all->world_size; r++) {
+    seat *s = &all->seats[r];
+    drop_waiting(s);
+    while (s->imports) {
+      import *im = s->imports;
+      s->imports = im->next;
+      free_import(im);
+    }
+    (void)pthread_mutex_destroy(&s->lock);
+  }
+  free(all->seats);
+  free(all);
+}

@@ -1,0 +1,366 @@
+#define _GNU_SOURCE
+#include "device.h"
+#include "exports.h"
+#include "weft/checked.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* The worker's end: holds what it has told of. */
+
+typedef struct held {
+  struct held *next;
+  uint64_t epoch;
+  bool dropped, told; /* told: the parent has been sent it and will release it */
+  wefti_cell **cells; /* [count], one reference each */
+  size_t count;
+  int table;
+  wefti_export_msg msg; /* INSTALL, without slabs */
+  wefti_export_slab *slabs;
+  int *slab_fds; /* [slab_count] read-only ones */
+  size_t slab_count, slab_cap;
+} held;
+
+struct wefti_exporter {
+  weft_runtime *rt;
+  wefti_device *device;
+  weft_lifeline *line;  /* loop 0's */
+  pthread_mutex_t lock; /* over held */
+  held *held;
+};
+
+size_t wefti_export_len(const wefti_export_msg *msg)
+{
+  return offsetof(wefti_export_msg, slabs) + msg->slab_count * sizeof msg->slabs[0];
+}
+
+bool wefti_export_read(const void *data, size_t len, wefti_export_msg *msg)
+{
+  if (len < offsetof(wefti_export_msg, slabs) || len > sizeof *msg) {
+    return false;
+  }
+  memcpy(msg, data, len);
+  return msg->magic == WEFTI_EXPORT_MAGIC && msg->version == WEFTI_EXPORT_VERSION &&
+         msg->slab_count <= WEFTI_EXPORT_SLABS_MAX && wefti_export_len(msg) == len;
+}
+
+static void close_slabs(held *h)
+{
+  for (size_t i = 0; i < h->slab_count; i++) {
+    (void)close(h->slab_fds[i]);
+  }
+  h->slab_count = 0;
+}
+
+static void free_held(held *h)
+{
+  for (size_t i = 0; i < h->count; i++) {
+    wefti_cell_unref(h->cells[i]);
+  }
+  close_slabs(h);
+  if (h->table >= 0) {
+    (void)close(h->table);
+  }
+  free(h->cells);
+  free(h->slabs);
+  free(h->slab_fds);
+  free(h);
+}
+
+/* ---- the table */
+
+static weft_err add_slab(held *h, weft_memory *memory, uint32_t id)
+{
+  for (size_t i = h->slab_count; i-- > 0;) { /* neighbours share a slab */
+    if (h->slabs[i].id == id) {
+      return WEFT_OK;
+    }
+  }
+  if (h->slab_count == h->slab_cap) {
+    const size_t cap = h->slab_cap ? 2 * h->slab_cap : 8;
+    wefti_export_slab *slabs = realloc(h->slabs, cap * sizeof *slabs);
+    if (!slabs) {
+      return WEFT_E_NOMEM;
+    }
+    h->slabs = slabs;
+    int *fds = realloc(h->slab_fds, cap * sizeof *fds);
+    if (!fds) {
+      return WEFT_E_NOMEM;
+    }
+    h->slab_fds = fds;
+    h->slab_cap = cap;
+  }
+  uint64_t bytes = 0;
+  const int fd = weft_memory_slab_fd(memory, id, &bytes);
+  int own = -1;
+  if (fd < 0 || weft_slab_reopen(fd, &own) != WEFT_OK) {
+    return WEFT_E_SYS;
+  }
+  h->slabs[h->slab_count] = (wefti_export_slab){ .id = id, .bytes = bytes };
+  h->slab_fds[h->slab_count++] = own;
+  return WEFT_OK;
+}
+
+static weft_err table_size(const weft_snapshot *s, size_t *shapes_at, size_t *names_at,
+                           size_t *total)
+{
+  size_t n;
+  weft_err err = weft_size_mul(s->tensor_count, sizeof(wefti_export_record), shapes_at);
+  *names_at = *shapes_at;
+  for (size_t i = 0; i < s->tensor_count && err == WEFT_OK; i++) {
+    err = weft_size_add(*names_at, s->tensors[i].ndim * sizeof(int64_t), names_at);
+  }
+  *total = *names_at;
+  for (size_t i = 0; i < s->tensor_count && err == WEFT_OK; i++) {
+    err = weft_size_add(strlen(s->tensors[i].name), 1, &n);
+    if (err == WEFT_OK) {
+      err = weft_size_add(*total, n, total);
+    }
+  }
+  return err;
+}
+
+static void put_tensor(uint8_t *table, size_t i, const weft_tensor *t,
+                       const weft_extent *extent, size_t *shape_at, size_t *name_at)
+{
+  wefti_export_record r = { .bytes = t->bytes,
+                            .name_at = *name_at,
+                            .shape_at = *shape_at,
+                            .name_len = (uint32_t)strlen(t->name),
+                            .ndim = t->ndim };
+  if (t->bytes > 0) {
+    r.slab = extent->slab;
+    r.offset = extent->offset;
+  }
+  strncpy(r.dtype, t->dtype, sizeof r.dtype - 1);
+  memcpy(r.digest, t->digest, sizeof r.digest);
+  memcpy(table + i * sizeof r, &r, sizeof r);
+  if (t->ndim > 0) {
+    memcpy(table + *shape_at, t->shape, t->ndim * sizeof(int64_t));
+  }
+  memcpy(table + *name_at, t->name, (size_t)r.name_len + 1);
+  *shape_at += t->ndim * sizeof(int64_t);
+  *name_at += (size_t)r.name_len + 1;
+}
+
+static int write_table(const uint8_t *table, size_t len)
+{
+  const int fd = memfd_create("weft-table", MFD_CLOEXEC);
+  size_t at = 0;
+  while (fd >= 0 && at < len) {
+    const ssize_t n = write(fd, table + at, len - at);
+    if (n < 0 && errno != EINTR) {
+      (void)close(fd);
+      return -1;
+    }
+    at += n > 0 ? (size_t)n : 0;
+  }
+  return fd;
+}
+
+static weft_err describe(held *h, weft_memory *memory, const weft_snapshot *s)
+{
+  size_t shape_at;
+  size_t name_at;
+  size_t total;
+  weft_err err = table_size(s, &shape_at, &name_at, &total);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  uint8_t *table = calloc(1, total + 1);
+  h->cells = calloc(s->tensor_count + 1, sizeof *h->cells);
+  if (!table || !h->cells) {
+    free(table);
+    return WEFT_E_NOMEM;
+  }
+  for (size_t i = 0; i < s->tensor_count && err == WEFT_OK; i++) {
+    wefti_cell *cell = wefti_snapshot_cell(s, i);
+    const weft_extent *extent = wefti_cell_extent(cell);
+    h->cells[h->count++] = wefti_cell_ref(cell);
+    if (s->tensors[i].bytes > 0) {
+      err = add_slab(h, memory, extent->slab);
+    }
+    put_tensor(table, i, &s->tensors[i], extent, &shape_at, &name_at);
+  }
+  if (err == WEFT_OK) {
+    h->table = write_table(table, total);
+    err = h->table >= 0 ? WEFT_OK : WEFT_E_SYS;
+  }
+  free(table);
+  h->msg = (wefti_export_msg){ .magic = WEFTI_EXPORT_MAGIC,
+                               .version = WEFTI_EXPORT_VERSION,
+                               .kind = WEFTI_EXPORT_INSTALL,
+                               .epoch = h->epoch,
+                               .digest_hi = s->digest_hi,
+                               .digest_lo = s->digest_lo,
+                               .tensors = s->tensor_count,
+                               .bytes = s->bytes,
+                               .table_bytes = total };
+  return err;
+}
+
+/* ---- sending; loop 0 */
+
+static weft_err send_slabs(wefti_exporter *x, const held *h, size_t from, size_t n,
+                           const wefti_export_msg *head, bool with_table)
+{
+  int fds[WEFTI_EXPORT_SLABS_MAX + 1];
+  size_t count = 0;
+  wefti_export_msg msg = *head;
+  msg.slab_count = (uint32_t)n;
+  if (with_table) {
+    fds[count++] = h->table;
+  }
+  for (size_t i = 0; i < n; i++) {
+    msg.slabs[i] = h->slabs[from + i];
+    fds[count++] = h->slab_fds[from + i];
+  }
+  return weft_lifeline_send(x->line, &msg, wefti_export_len(&msg), fds, count);
+}
+
+static weft_err send_held(wefti_exporter *x, const held *h)
+{
+  wefti_export_msg head = h->msg;
+  size_t at = 0;
+  weft_err err = WEFT_OK;
+  head.kind = WEFTI_EXPORT_SLABS;
+  while (h->slab_count - at > WEFTI_EXPORT_SLABS_MAX && err == WEFT_OK) {
+    err = send_slabs(x, h, at, WEFTI_EXPORT_SLABS_MAX, &head, false);
+    at += WEFTI_EXPORT_SLABS_MAX;
+  }
+  return err == WEFT_OK ? send_slabs(x, h, at, h->slab_count - at, &h->msg, true) : err;
+}
+
+/* If it does not get through, the parent finds out with the next one that it takes. */
+static void send_drop(wefti_exporter *x, const held *h)
+{
+  wefti_export_msg drop = h->msg;
+  drop.kind = WEFTI_EXPORT_DROP;
+  if (weft_lifeline_send(x->line, &drop, wefti_export_len(&drop), NULL, 0) != WEFT_OK) {
+    return;
+  }
+}
+
+/* Takes out what is to be freed: what could not be sent, and what was dropped. */
+static void flush(void *arg)
+{
+  wefti_exporter *x = arg;
+  held *ended = NULL;
+  (void)pthread_mutex_lock(&x->lock);
+  for (held **at = &x->held; *at;) {
+    held *h = *at;
+    bool over = h->dropped;
+    if (over && h->told) {
+      send_drop(x, h);
+    } else if (!over && !h->told) {
+      h->told = true;
+      over = !x->line || send_held(x, h) != WEFT_OK;
+      close_slabs(h);
+      (void)close(h->table);
+      h->table = -1;
+    }
+    if (over) {
+      *at = h->next;
+      h->next = ended;
+      ended = h;
+    } else {
+      at = &h->next;
+    }
+  }
+  (void)pthread_mutex_unlock(&x->lock);
+  while (ended) {
+    held *h = ended;
+    ended = h->next;
+    free_held(h);
+  }
+}
+
+/* ---- the device thread's side */
+
+static void on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot)
+{
+  wefti_exporter *x = arg;
+  held *h = snapshot ? calloc(1, sizeof *h) : NULL;
+  if (h) {
+    h->epoch = epoch;
+    h->table = -1;
+    if (describe(h, x->device->memory, snapshot) != WEFT_OK) {
+      free_held(h); /* it cannot be pinned from the parent, and that is all */
+      h = NULL;
+    }
+  }
+  (void)pthread_mutex_lock(&x->lock);
+  for (held *old = x->held; old; old = old->next) {
+    old->dropped = old->dropped || old->epoch == epoch;
+  }
+  if (h) {
+    h->next = x->held;
+    x->held = h;
+  }
+  (void)pthread_mutex_unlock(&x->lock);
+  /* Before the device's answer: both go through the loop's one queue.  On an error the
+   * loop has ended, and destroy frees everything. */
+  if (weft_loop_call(weft_runtime_loop(x->rt, 0), flush, x) != WEFT_OK) {
+    return;
+  }
+}
+
+void wefti_exporter_message(wefti_exporter *x, const void *data, size_t len)
+{
+  wefti_export_msg msg;
+  if (!wefti_export_read(data, len, &msg) || msg.kind != WEFTI_EXPORT_RELEASE) {
+    return;
+  }
+  held *found = NULL;
+  (void)pthread_mutex_lock(&x->lock);
+  for (held **at = &x->held; *at; at = &(*at)->next) {
+    if ((*at)->epoch == msg.epoch && (*at)->told) {
+      found = *at;
+      *at = found->next;
+      break;
+    }
+  }
+  (void)pthread_mutex_unlock(&x->lock);
+  if (found) {
+    free_held(found);
+  }
+}
+
+void wefti_exporter_set_line(wefti_exporter *exporter, weft_lifeline *line)
+{
+  exporter->line = line;
+}
+
+weft_err wefti_exporter_create(weft_runtime *rt, wefti_device *device,
+                               wefti_exporter **out)
+{
+  wefti_exporter *x = calloc(1, sizeof *x);
+  if (!x || pthread_mutex_init(&x->lock, NULL) != 0) {
+    free(x);
+    return WEFT_E_NOMEM;
+  }
+  x->rt = rt;
+  x->device = device;
+  wefti_device_on_install(device, on_install, x);
+  *out = x;
+  return WEFT_OK;
+}
+
+void wefti_exporter_destroy(wefti_exporter *x)
+{
+  if (!x) {
+    return;
+  }
+  wefti_device_on_install(x->device, NULL, NULL);
+  while (x->held) {
+    held *h = x->held;
+    x->held = h->next;
+    free_held(h);
+  }
+  (void)pthread_mutex_destroy(&x->lock);
+  free(x);
+}
