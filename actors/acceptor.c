@@ -147,15 +147,17 @@ static void handle(weft_ctx *ctx, acceptor *self, const weft_http_call *call,
   wefti_problem bad = { 0 };
   wefti_query query;
   wefti_fields fields;
-  const uint8_t *text = call->body == NULL ? NULL : call->body->data;
-  const size_t len = scan == NULL ? 0 : call->body->len;
+  wefti_body body = { .scan = scan, .scanned = scanned };
+  if (scan != NULL) {
+    body.text = call->body->data;
+    body.len = call->body->len;
+  }
   if (!wefti_query_read(call->route, call->query.len > 0 ? call->query.p : "", &query,
                         &bad)) {
     refuse(self, call, &bad);
     return;
   }
-  const weft_err err =
-      wefti_body_read(call->route, text, len, scan, scanned, &fields, &bad);
+  const weft_err err = wefti_body_read(call->route, &body, &fields, &bad);
   if (err == WEFT_E_NOMEM) {
     wefti_reply_nomem(&self->args.ops, call->id);
     return;
@@ -166,9 +168,10 @@ static void handle(weft_ctx *ctx, acceptor *self, const weft_http_call *call,
   }
   if (call->route == WEFTI_ROUTE_CHECKER && fields.action == WEFT_CHECK_RESET &&
       !self->args.allow_weight_reset) {
-    wefti_problem_say(&bad, 403, "Forbidden",
-                 "weight_checker: reset destroys the live weights; start the server with "
-                 "--allow-weight-reset to permit it");
+    wefti_problem_say(
+        &bad, 403, "Forbidden",
+        "weight_checker: reset destroys the live weights; start the server with "
+        "--allow-weight-reset to permit it");
     refuse(self, call, &bad);
     return;
   }
@@ -180,7 +183,7 @@ static void handle(weft_ctx *ctx, acceptor *self, const weft_http_call *call,
     return;
   }
   if (fields.info.kind != WEFT_JSON_NONE) {
-    rq.info = weft_buf_create(text + fields.info.at, fields.info.len);
+    rq.info = weft_buf_create(body.text + fields.info.at, fields.info.len);
     if (rq.info == NULL) {
       wefti_reply_nomem(&self->args.ops, call->id);
       return;

@@ -237,7 +237,7 @@ static weft_err read_check(const reader *rd, wefti_fields *out)
       return WEFT_OK;
     }
     wefti_problem_say(rd->bad, 400, "Bad Request",
-                 "action='compare' requires a 'baseline' object");
+                      "action='compare' requires a 'baseline' object");
     return WEFT_E_INVAL;
   }
   if (baseline.kind != WEFT_JSON_OBJECT) {
@@ -256,8 +256,8 @@ static weft_err read_abort_requests(const reader *rd)
 {
   if (root_of(rd).kind != WEFT_JSON_OBJECT) {
     wefti_problem_say(rd->bad, 400, "Bad Request",
-                 rd->scan == NULL ? "Invalid JSON format"
-                                  : "Request body must be a JSON object");
+                      rd->scan == NULL ? "Invalid JSON format"
+                                       : "Request body must be a JSON object");
     return WEFT_E_INVAL;
   }
   const weft_json_span ids = member_of(rd, "request_ids");
@@ -285,14 +285,13 @@ static weft_err not_json(uint32_t route, const weft_json_scan *scan, wefti_probl
   return WEFT_E_INVAL;
 }
 
-weft_err wefti_body_read(uint32_t route, const uint8_t *text, size_t len,
-                         const weft_json_scan *scan, weft_err scanned, wefti_fields *out,
+weft_err wefti_body_read(uint32_t route, const wefti_body *body, wefti_fields *out,
                          wefti_problem *bad)
 {
-  const reader rd = { text, len == 0 ? NULL : scan, bad };
+  const reader rd = { body->text, body->len == 0 ? NULL : body->scan, bad };
   memset(out, 0, sizeof *out);
-  if (len > 0 && scanned != WEFT_OK) {
-    return scanned == WEFT_E_NOMEM ? scanned : not_json(route, scan, bad);
+  if (rd.scan != NULL && body->scanned != WEFT_OK) {
+    return body->scanned == WEFT_E_NOMEM ? WEFT_E_NOMEM : not_json(route, rd.scan, bad);
   }
   weft_err err;
   switch (route) {

@@ -65,7 +65,8 @@ typedef struct wefti_problem {
  * a Python literal, "" = left out. */
 void wefti_invalid(wefti_problem *bad, const char *kind, const char *where,
                    const char *field, const char *says, const char *input);
-void wefti_problem_say(wefti_problem *bad, int status, const char *type, const char *message);
+void wefti_problem_say(wefti_problem *bad, int status, const char *type,
+                       const char *message);
 
 typedef struct wefti_query {
   uint32_t timeout_ms; /* 0 = none was given */
@@ -89,10 +90,15 @@ typedef struct wefti_fields {
   bool strict;
   weft_check_action action;
 } wefti_fields;
-/* What the body text[len] says for route.  scan: of the whole text, ended or failed with
- * scanned; ignored when len is 0.  Errors: INVAL (*bad says why), NOMEM. */
-weft_err wefti_body_read(uint32_t route, const uint8_t *text, size_t len,
-                         const weft_json_scan *scan, weft_err scanned, wefti_fields *out,
+/* A body that has been scanned. */
+typedef struct wefti_body {
+  const uint8_t *text; /* [len] */
+  size_t len;          /* 0: there is none, and the rest does not count */
+  const weft_json_scan *scan;
+  weft_err scanned; /* of feed and end */
+} wefti_body;
+/* What body says for route.  Errors: INVAL (*bad says why), NOMEM. */
+weft_err wefti_body_read(uint32_t route, const wefti_body *body, wefti_fields *out,
                          wefti_problem *bad) WEFT_MUST_USE;
 /* Every element of the array, or every member's value of the object, in text[len] (valid
  * JSON) begins with the byte first. */

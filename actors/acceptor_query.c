@@ -5,7 +5,8 @@
 
 enum { VALUE_MAX = 64, INPUT_MAX = 100, TIMEOUT_MAX_S = 86400 };
 
-void wefti_problem_say(wefti_problem *bad, int status, const char *type, const char *message)
+void wefti_problem_say(wefti_problem *bad, int status, const char *type,
+                       const char *message)
 {
   bad->status = status;
   bad->type = type;
@@ -77,7 +78,7 @@ static bool value_of(const reader *rd, const char *key, char *out)
 static bool equal_folded(const char *a, const char *lower)
 {
   for (; *a != '\0' && *lower != '\0'; a++, lower++) {
-    const char c = *a >= 'A' && *a <= 'Z' ? (char)(*a - 'A' + 'a') : *a;
+    const int c = *a >= 'A' && *a <= 'Z' ? *a - 'A' + 'a' : *a;
     if (c != *lower) {
       return false;
     }

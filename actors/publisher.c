@@ -11,10 +11,14 @@
 
 enum { KEEP_DEFAULT = 1024, REQUEST_MAX = 4096 /* bytes */ };
 
+typedef struct kept {
+  weft_buf *json; /* shared; NULL = free */
+} kept;
+
 /* Numbered events lie in a ring without gaps: the oldest has sequence first. */
 typedef struct publisher {
   wefti_publish_ops ops;
-  weft_buf **ring; /* [keep] */
+  kept *ring; /* [keep] */
   uint64_t keep, first, count;
   weft_buf *status;                          /* the engine's last; NULL = none yet */
   weft_json_span version, sequence, boot_id; /* in it */
@@ -23,7 +27,7 @@ typedef struct publisher {
 
 static weft_buf **slot_of(publisher *self, uint64_t sequence)
 {
-  return &self->ring[sequence % self->keep];
+  return &self->ring[sequence % self->keep].json;
 }
 
 static void forget_all(publisher *self)

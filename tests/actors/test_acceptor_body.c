@@ -19,8 +19,8 @@ static weft_err read_body(uint32_t route, const char *text, size_t len, wefti_fi
     scanned = weft_json_scan_end(scan);
   }
   memset(bad, 0, sizeof *bad);
-  const weft_err err =
-      wefti_body_read(route, (const uint8_t *)text, len, scan, scanned, out, bad);
+  const wefti_body body = { (const uint8_t *)text, len, scan, scanned };
+  const weft_err err = wefti_body_read(route, &body, out, bad);
   weft_json_scan_destroy(scan);
   return err;
 }

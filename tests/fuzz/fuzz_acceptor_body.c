@@ -30,7 +30,8 @@ static weft_err read_cut(uint32_t route, const uint8_t *text, size_t len, size_t
   if (scanned == WEFT_OK) {
     scanned = weft_json_scan_end(scan);
   }
-  const weft_err err = wefti_body_read(route, text, len, scan, scanned, out, bad);
+  const wefti_body body = { text, len, scan, scanned };
+  const weft_err err = wefti_body_read(route, &body, out, bad);
   weft_json_scan_destroy(scan);
   return err;
 }
@@ -72,6 +73,7 @@ static void check_refused(const wefti_problem *bad)
   CHECK(strlen(bad->message) < sizeof bad->message);
 }
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
   if (size < 2) {
