@@ -142,6 +142,8 @@ void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank)
   m->reported.weights_sequence = e->change.next.weights_sequence;
   m->reported.digest_hi = m->next_digest_hi;
   m->reported.digest_lo = m->next_digest_lo;
+  m->reported.tensors = m->next_tensors;
+  m->reported.bytes = m->next_bytes;
   (void)ctx;
 }
 
@@ -202,12 +204,16 @@ bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     beat_failed(ctx, e, m, "answers heartbeats as somebody else");
     return true;
   }
-  const uint64_t sequence = m->reported.weights_sequence;
+  const weft_w_state before = m->reported;
   m->reported = *s;
   m->reported.pid = s->pid != 0 ? s->pid : m->pid;
-  if (m->reported.weights_sequence < sequence) {
-    m->reported.weights_sequence =
-        sequence; /* overtaken by a PUBLISH that it has confirmed */
+  if (s->weights_sequence < before.weights_sequence) {
+    /* overtaken by a PUBLISH that it has confirmed */
+    m->reported.weights_sequence = before.weights_sequence;
+    m->reported.digest_hi = before.digest_hi;
+    m->reported.digest_lo = before.digest_lo;
+    m->reported.tensors = before.tensors;
+    m->reported.bytes = before.bytes;
   }
   m->stamp_ns = s->stamp_ns;
   m->stamp_at_ms = weft_now_ms(ctx);
