@@ -11,6 +11,7 @@ typedef struct push {
   char session[80]; /* Weft-Session of ours, or "" */
   bool open;        /* the session is ours to abort */
   bool terminal, drawn;
+  uint64_t file_bytes;    /* of the file under way; 0 = no bar */
   double began_s, said_s; /* of the update call under way; last progress line */
   double update_s, finish_s;
 } push;

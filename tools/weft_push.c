@@ -7,12 +7,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- progress: what the server says the workers have received */
 
 static void draw_bar(push *p, uint64_t got, uint64_t all)
 {
+  if (all == 0) {
+    return;
+  }
   enum { WIDTH = 32 };
   char bar[WIDTH + 1];
   char a[32];
@@ -76,6 +80,9 @@ static bool on_tick(void *arg)
     return false;
   }
   if (!p->opts->quiet) {
+    if (p->terminal && !p->drawn) { /* before the server has said anything */
+      draw_bar(p, 0, p->file_bytes);
+    }
     if (cli_http_ready(p->http, &reply)) {
       show_progress(p, &reply);
       cli_reply_fini(&reply);
@@ -241,15 +248,14 @@ static void report_json(const push *p, const weft_json *status, double total_s)
   char *text = NULL;
   size_t len = 0;
   const weft_json *const list = weft_json_get(status, "workers");
-  const weft_json *const worker = weft_json_first(list);
   weft_jw_init(&w);
   weft_jw_object(&w, NULL);
   weft_jw_bool(&w, "ok", true);
   weft_jw_str(&w, "version", cli_str(status, "version", ""));
   weft_jw_u64(&w, "sequence", cli_u64(status, "sequence"));
   weft_jw_str(&w, "digest", weft_json_str(weft_json_get(status, "digest")));
-  weft_jw_u64(&w, "tensors", cli_u64(worker, "tensors"));
-  weft_jw_u64(&w, "bytes", cli_u64(worker, "bytes"));
+  weft_jw_u64(&w, "tensors", cli_u64(status, "tensors"));
+  weft_jw_u64(&w, "bytes", cli_u64(status, "bytes"));
   weft_jw_u64(&w, "workers", weft_json_count(list));
   weft_jw_u64(&w, "update_us", (uint64_t)(p->update_s * 1e6));
   weft_jw_u64(&w, "finish_us", (uint64_t)(p->finish_s * 1e6));
@@ -275,13 +281,12 @@ static int report(push *p, double total_s)
     report_json(p, status, total_s);
   } else {
     const weft_json *const list = weft_json_get(status, "workers");
-    const weft_json *const worker = weft_json_first(list);
     printf("version %s is current on %zu workers: sequence %llu, %llu tensors, %s each, "
            "%s\n",
            cli_str(status, "version", ""), weft_json_count(list),
            (unsigned long long)cli_u64(status, "sequence"),
-           (unsigned long long)cli_u64(worker, "tensors"),
-           cli_bytes(cli_u64(worker, "bytes"), size, sizeof size),
+           (unsigned long long)cli_u64(status, "tensors"),
+           cli_bytes(cli_u64(status, "bytes"), size, sizeof size),
            cli_str(status, "digest", "no digest"));
     printf("took %.3f s: moving %.3f s, finish %.3f s\n", total_s, p->update_s,
            p->finish_s);
@@ -298,9 +303,12 @@ static int push_all(push *p, char *const *paths)
   int code = start(p);
   const double t1 = cli_now_s();
   for (size_t i = 0; code == CLI_DONE && i < p->opts->file_count; i++) {
+    struct stat st;
+    p->file_bytes = stat(paths[i], &st) == 0 ? (uint64_t)st.st_size : 0;
     p->began_s = p->said_s = cli_now_s();
     code = tcp ? push_update_tcp(p, paths[i]) : update_from_file(p, paths[i]);
   }
+  p->file_bytes = 0;
   const double t2 = cli_now_s();
   p->update_s = t2 - t1;
   if (code == CLI_DONE && !cli_interrupted()) {

@@ -40,15 +40,8 @@ static int info_tensors(const cli_opts *opts, cli_http *http)
   return CLI_DONE;
 }
 
-/* Sizes of the first worker that has them: all hold the same set or a shard of it. */
-static const weft_json *any_worker(const weft_json *status)
-{
-  return weft_json_first(weft_json_get(status, "workers"));
-}
-
 static void info_print(const cli_opts *opts, const weft_json *status)
 {
-  const weft_json *const worker = any_worker(status);
   char size[32];
   if (opts->json) {
     weft_json_writer w;
@@ -60,8 +53,8 @@ static void info_print(const cli_opts *opts, const weft_json *status)
     weft_jw_u64(&w, "sequence", cli_u64(status, "sequence"));
     weft_jw_u64(&w, "weights_sequence", cli_u64(status, "weights_sequence"));
     weft_jw_str(&w, "digest", weft_json_str(weft_json_get(status, "digest")));
-    weft_jw_u64(&w, "tensors", cli_u64(worker, "tensors"));
-    weft_jw_u64(&w, "bytes", cli_u64(worker, "bytes"));
+    weft_jw_u64(&w, "tensors", cli_u64(status, "tensors"));
+    weft_jw_u64(&w, "bytes", cli_u64(status, "bytes"));
     weft_jw_bool(&w, "ready", weft_json_bool(weft_json_get(status, "ready"), false));
     weft_jw_end(&w);
     if (weft_jw_take(&w, &text, &len) == WEFT_OK) {
@@ -77,8 +70,8 @@ static void info_print(const cli_opts *opts, const weft_json *status)
          (unsigned long long)cli_u64(status, "weights_sequence"));
   printf("digest   %s\n", cli_str(status, "digest", "none"));
   printf("size     %llu tensors, %s on each worker\n",
-         (unsigned long long)cli_u64(worker, "tensors"),
-         cli_bytes(cli_u64(worker, "bytes"), size, sizeof size));
+         (unsigned long long)cli_u64(status, "tensors"),
+         cli_bytes(cli_u64(status, "bytes"), size, sizeof size));
 }
 
 int cmd_info(const cli_opts *opts)

@@ -3,9 +3,10 @@ environment of torchrun, Open MPI and Slurm."""
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 
-from weft_scenario import (BIN, MARK, SLOW, Daemon, alive, check, folder, holds, main, model, same, until,
+from weft_scenario import (BIN, MARK, SLOW, Background, Daemon, check, folder, holds, main, model, same, until,
                            write_safetensors)
 
 
@@ -14,7 +15,7 @@ class Worker:
         environment = {k: v for k, v in os.environ.items()
                        if k not in ("RANK", "WORLD_SIZE") and not k.startswith(("OMPI_", "SLURM_"))}
         environment.update(env or {})
-        environment[MARK] = w.mark
+        environment.pop(MARK, None)  # nobody's child: it outlives its engine and joins the next one
         self.log = open(w.dir / f"worker-{os.urandom(4).hex()}", "wb+")
         self.process = subprocess.Popen([str(BIN / "weftd"), "worker", "--join", url, *args],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -24,8 +25,14 @@ class Worker:
         return pathlib.Path(self.log.name).read_text(errors="replace")
 
     def end(self):
-        self.process.kill()
-        self.process.wait()
+        """An orderly end on SIGTERM, also of one whose engine is gone; twice is harmless."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                same(self.process.wait(5 * SLOW), 0, f"exit code of a worker after SIGTERM: {self.text()}")
+            finally:
+                self.process.kill()
+                self.process.wait()
         self.log.close()
 
 
@@ -55,10 +62,15 @@ def test_two_workers_join():
                     check(code != 0, f"{args} was let in beside the others: {extra.text()}")
                     extra.end()
                 check(holds(w, model("a")), "the refused ones changed nothing")
-            finally:
                 w.stop()
-                until(lambda: not alive(first.process.pid) and not alive(second.process.pid),
-                      "joined workers end with their engine", 20)
+                # the engine's next life finds them at the door again
+                with Daemon("--workers-join", "--join", url, ready=False) as again:
+                    again.ready = Background(again.read_ready, 40).result(60)
+                    check(not again.is_ready() or again.version() == "default", "nothing is known of its weights")
+                    again.push_again(write_safetensors(d / "b.safetensors", model("b")), "b")
+                    check(holds(again, model("b")), "the same workers hold the push")
+                    same(sorted(again.pids().values()), sorted([first.process.pid, second.process.pid]), "pids")
+            finally:
                 first.end()
                 second.end()
 
@@ -83,7 +95,6 @@ def test_a_joined_worker_dies_and_another_takes_its_rank():
                 w.push_again(write_safetensors(d / "b.safetensors", model("b")), "b")
                 check(holds(w, model("b")), "both hold the push")
             finally:
-                w.stop()
                 for x in (a, b, c):
                     if x:
                         x.end()
@@ -95,13 +106,10 @@ def test_token():
         (d / "wrong").write_text("another\n")
         for f in ("token", "wrong"):
             (d / f).chmod(0o600)
-        daemon = Daemon("--workers-join", "--join", "tcp://127.0.0.1:0", "--join-token-file", d / "token",
-                        workers=1, ready=False)
+        with socket.create_server(("127.0.0.1", 0)) as s:  # a port that is free a moment later
+            url = "tcp://127.0.0.1:%d" % s.getsockname()[1]
+        daemon = Daemon("--workers-join", "--join", url, "--join-token-file", d / "token", workers=1, ready=False)
         with daemon as w:
-            # port 0: the log says where workers may announce themselves
-            line = until(lambda: next((x for x in w.log().splitlines() if "tcp://127.0.0.1:" in x), None),
-                         "weftd says its join URL")
-            url = line[line.index("tcp://127.0.0.1:"):].split()[0].strip('",')
             args = ("--rank", "0", "--world-size", "1", "--join-token-file")
             bad = Worker(w, url, *args, str(d / "wrong"))
             check(bad.process.wait(40 * SLOW) != 0, f"a wrong token was let in: {bad.text()}")
@@ -113,7 +121,6 @@ def test_token():
                 w.push(write_safetensors(d / "a.safetensors", model("a")), "a")
                 check(holds(w, model("a"), workers=1), "the joined worker holds the push")
             finally:
-                w.stop()
                 good.end()
 
 

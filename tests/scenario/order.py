@@ -26,8 +26,8 @@ def test_wrong_order():
         w.ok("/finish_weight_update", {"weight_version": "a"})
         refused(w.post("/finish_weight_update"), 409, "second finish",
                 "finish_weight_update called without a matching start_weight_update.")
-        refused(w.post("/start_draft_weight_update"), 409, "draft without a draft model",
-                "no draft model")
+        refused(w.post("/start_draft_weight_update"), 400, "draft without a draft model",
+                "Draft model weight update requested, but no draft model is configured.")
         same(w.version(), "a", "version")
 
 

@@ -125,7 +125,7 @@ def test_restart():
             lines = []
             reader2 = Background(lambda: [lines.append(x) for x in watch.stderr])
             reader_wait = lambda n: until(lambda: watch.poll() is None and len(lines) >= n, "said so", 20)
-            until(lambda: watch.poll() is None, "watch runs")
+            until(lambda: seen, "watch says where things stand")
             boot = first.ready["boot_id"]
             check(boot, "a boot id")
         reader_wait(1)  # it says that the server is gone

@@ -405,6 +405,45 @@ class Silent:
         self.close()
 
 
+class Sender(threading.Thread):
+    """The trainer's end of a tcp source (handshake: weft/transfer.h): bytes_of(rank) are what
+    that worker gets."""
+
+    def __init__(self, tensors, bytes_of, workers=2):
+        super().__init__(daemon=True)
+        self.tensors, self.bytes_of, self.workers, self.errors = tensors, bytes_of, workers, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(20 * SLOW)
+        self.start()
+
+    def update(self):
+        return {"update_info": {
+            "source": {"kind": "tcp", "address": "127.0.0.1:%d" % self.listener.getsockname()[1],
+                       "token": "a-scenario-token-1"},
+            "names": list(self.tensors), "dtype_names": [TORCH[t] for t, _, _ in self.tensors.values()],
+            "shapes": [list(s) for _, s, _ in self.tensors.values()]}}
+
+    def serve(self, connection):
+        with connection, connection.makefile("rwb") as f:
+            hello = json.loads(f.readline(4096))
+            same((hello["weft"], hello["token"]), (1, "a-scenario-token-1"), "the worker's greeting")
+            f.write(b'{"weft":1,"ok":true}\n' + self.bytes_of(hello["rank"]))
+            f.flush()
+            same(json.loads(f.readline(4096)), {"weft": 1, "received": hello["bytes"]}, "its receipt")
+
+    def run(self):
+        try:
+            with self.listener:
+                for _ in range(self.workers):
+                    self.serve(self.listener.accept()[0])
+        except BaseException as e:  # shown by done()
+            self.errors.append(e)
+
+    def done(self):
+        self.join(20 * SLOW)
+        same(self.errors, [], "errors of the sending end")
+
+
 @contextlib.contextmanager
 def folder():
     path = pathlib.Path(tempfile.mkdtemp(prefix="wftd", dir="/tmp"))

@@ -51,8 +51,7 @@ def test_killed_while_idle_comes_back_with_the_same_bytes():
             check(holds(w, model("a")), "the same bytes without a push")
         else:
             check("0" in r.json["reason"], f"not ready must name the worker: {r}")
-            w.push(write_safetensors(d / "b.safetensors", model("b")), "b")
-            w.wait_ready()
+            w.push_again(write_safetensors(d / "b.safetensors", model("b")), "b")
             check(holds(w, model("b")), "a full push heals it")
 
 
