@@ -166,7 +166,8 @@ void wefti_conn_settle(wefti_conn *c)
     }
   }
   const bool sent = wefti_conn_unsent(c) == 0;
-  if (c->closing && sent) {
+  const bool drained = c->server->draining && c->first == NULL;
+  if (sent && (c->closing || drained)) {
     linger(c);
     return;
   }

@@ -28,6 +28,9 @@ static const weft_http_route routes[] = {
   { "GET", "/header", 0, R_HEADER },
   { "GET", "/destroy", 0, R_DESTROY },
   { "GET", "/empty", 0, R_EMPTY },
+  { "GET", "/drain", 0, R_DRAIN },
+  { "GET", "/short", WEFT_HTTP_STREAM, R_SHORT },
+  { "GET", "/odd", 0, R_ODD },
 };
 
 static void respond(fixture *f, weft_http_id id, int status, const void *body, size_t len)
@@ -42,6 +45,41 @@ static void hold(fixture *f, const weft_http_request *req)
   f->held[f->held_count] = req->id;
   (void)snprintf(f->held_query[f->held_count], sizeof f->held_query[0], "%s", req->query);
   f->held_count++;
+}
+
+static void answer_odd(fixture *f, weft_http_id id)
+{
+  static const weft_http_header headers[] = {
+    { "X-Good", "a b" },
+    { "X-Split", "a\r\nX-Evil: b" },
+    { "X-Line", "a\nb" },
+    { "X Name", "a" },
+    { "", "a" },
+    { "Content-Length", "1" },
+    { "Connection", "close" },
+    { "X-Null", NULL },
+  };
+  const weft_http_reply r = {
+    .status = 409,
+    .content_type = "text/plain",
+    .headers = headers,
+    .header_count = sizeof headers / sizeof *headers,
+    .body = "odd",
+    .body_len = 3,
+  };
+  weft_http_respond(f->server, id, &r);
+  weft_http_respond(f->server, id, &r);
+  weft_http_respond(f->server, 0, &r);
+  weft_http_respond(f->server, UINT64_MAX, &r);
+  weft_http_stream_begin(f->server, id);
+  weft_http_stream_end(f->server, id);
+}
+
+static void answer_short(fixture *f, weft_http_id id)
+{
+  weft_http_stream_begin(f->server, id);
+  assert_true(weft_http_stream_send(f->server, id, NULL, "x", 1));
+  weft_http_stream_end(f->server, id);
 }
 
 static void answer_now(fixture *f, const weft_http_request *req)
@@ -69,6 +107,16 @@ static void answer_now(fixture *f, const weft_http_request *req)
   }
   case R_EMPTY:
     respond(f, req->id, 204, NULL, 0);
+    return;
+  case R_SHORT:
+    answer_short(f, req->id);
+    return;
+  case R_ODD:
+    answer_odd(f, req->id);
+    return;
+  case R_DRAIN:
+    weft_http_drain(f->server);
+    respond(f, req->id, 200, "{}", 2);
     return;
   case R_DESTROY:
     weft_http_destroy(f->server);
@@ -103,10 +151,15 @@ static void on_gone(void *arg, uint64_t peer)
 {
   fixture *f = arg;
   (void)pthread_mutex_lock(&f->lock);
+  const bool destroy = f->destroy_when_gone;
   f->gone++;
   f->last_gone = peer;
   (void)pthread_cond_broadcast(&f->changed);
   (void)pthread_mutex_unlock(&f->lock);
+  if (destroy) {
+    weft_http_destroy(f->server);
+    f->server = NULL;
+  }
 }
 
 void fixture_start(fixture *f, const weft_http_opts *opts, const char *address)

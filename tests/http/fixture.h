@@ -24,7 +24,10 @@ enum route_id {
   R_QUERY,   /* GET: value of k */
   R_HEADER,  /* GET: value of X-Test */
   R_DESTROY, /* GET: destroys the server in its handler */
-  R_EMPTY    /* GET: 204 */
+  R_EMPTY,   /* GET: 204 */
+  R_DRAIN,   /* GET: drains the server, then answers */
+  R_SHORT,   /* GET: a stream of one event, all in the handler */
+  R_ODD      /* GET: an answer with fields that must be left out, given twice */
 };
 
 typedef struct fixture {
@@ -44,6 +47,7 @@ typedef struct fixture {
   uint64_t last_gone;
   unsigned requests; /* handled */
   bool called;
+  bool destroy_when_gone; /* set before the client leaves */
 } fixture;
 
 /* opts may be NULL; routes and callbacks are the fixture's. */

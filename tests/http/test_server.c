@@ -471,6 +471,69 @@ static void drain_lets_busy_ones_finish(void **state)
   fixture_wait_connections(f, 0);
 }
 
+static void drain_inside_a_handler(void **state)
+{
+  fixture *f = *state;
+  client c;
+  reply r = { 0 };
+  client_open(&c, f);
+  expect(&c, &r, GET("/drain"), 200, "{}");
+  assert_true(reply_has(&r, "Connection: close"));
+  assert_true(client_at_end(&c));
+  client_close(&c);
+}
+
+static void destroy_when_a_peer_is_gone(void **state)
+{
+  fixture *f = *state;
+  client other;
+  client c;
+  client_open(&other, f);
+  client_open(&c, f);
+  client_text(&other, GET("/later"));
+  client_text(&c, GET("/later"));
+  fixture_wait_held(f, 2);
+  (void)pthread_mutex_lock(&f->lock);
+  f->destroy_when_gone = true;
+  (void)pthread_mutex_unlock(&f->lock);
+  client_close(&c);
+  assert_true(client_at_end(&other));
+  client_close(&other);
+}
+
+static void odd_answers(void **state)
+{
+  fixture *f = *state;
+  client c;
+  reply r = { 0 };
+  client_open(&c, f);
+  expect(&c, &r, GET("/odd"), 409, "odd");
+  assert_true(reply_has(&r, "X-Good: a b"));
+  assert_true(reply_has(&r, "Content-Type: text/plain"));
+  assert_true(reply_has(&r, "Content-Length: 3"));
+  assert_null(strstr(r.head, "Evil"));
+  assert_null(strstr(r.head, "X-Line"));
+  assert_null(strstr(r.head, "X Name"));
+  assert_null(strstr(r.head, "Connection"));
+  expect(&c, &r, GET("/weight_info"), 200, INFO_BODY); /* one answer, not two */
+  client_close(&c);
+}
+
+static void a_half_closed_client_gets_its_answer(void **state)
+{
+  fixture *f = *state;
+  client c;
+  reply r = { 0 };
+  client_open(&c, f);
+  client_text(&c, GET("/weight_info") GET("/weight_info"));
+  (void)shutdown(c.fd, SHUT_WR);
+  assert_true(client_reply(&c, &r, false));
+  assert_true(client_reply(&c, &r, false));
+  body_is(&r, INFO_BODY);
+  assert_true(client_at_end(&c));
+  client_close(&c);
+}
+
 static void one_connection_more_than_the_cap(void **state)
 {
   (void)state;
@@ -614,6 +677,10 @@ int main(void)
     T(gone_is_told_and_late_answers_are_ignored),
     T(destroy_inside_a_handler),
     T(drain_lets_busy_ones_finish),
+    T(drain_inside_a_handler),
+    T(destroy_when_a_peer_is_gone),
+    T(odd_answers),
+    T(a_half_closed_client_gets_its_answer),
     cmocka_unit_test(one_connection_more_than_the_cap),
     T(out_of_descriptors),
     cmocka_unit_test(ipv6),

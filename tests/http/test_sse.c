@@ -183,6 +183,42 @@ static void a_reader_that_leaves_is_noticed(void **state)
   stream_end(f, 0);
 }
 
+static void a_whole_stream_in_its_handler(void **state)
+{
+  fixture *f = *state;
+  client c;
+  reply r = { 0 };
+  client_open(&c, f);
+  stream_begins(&c, &r, GET("/short") GET("/weight_info"));
+  assert_true(client_until(&c, "9\r\ndata: x\n\n\r\n0\r\n\r\n"));
+  r = (reply){ 0 };
+  assert_true(client_reply(&c, &r, false));
+  assert_int_equal(r.body_len, 28);
+  client_close(&c);
+}
+
+static void drain(void *arg)
+{
+  fixture *f = arg;
+  weft_http_drain(f->server);
+}
+
+static void a_drained_stream_closes_at_its_end(void **state)
+{
+  fixture *f = *state;
+  client c;
+  reply r = { 0 };
+  client_open(&c, f);
+  stream_begins(&c, &r, GET("/stream"));
+  fixture_call(f, drain, f);
+  assert_true(stream_send(f, 0, NULL, "last"));
+  stream_end(f, 0);
+  assert_true(client_until(&c, "data: last\n\n\r\n0\r\n\r\n"));
+  assert_true(client_at_end(&c));
+  client_close(&c);
+  fixture_wait_connections(f, 0);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -193,6 +229,8 @@ int main(void)
     T(a_stream_behind_another_request_waits_its_turn),
     T(a_slow_reader_is_cut_off),
     T(a_reader_that_leaves_is_noticed),
+    T(a_whole_stream_in_its_handler),
+    T(a_drained_stream_closes_at_its_end),
   };
   return cmocka_run_group_tests_name("http.sse", tests, NULL, NULL);
 }
