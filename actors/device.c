@@ -149,7 +149,7 @@ static weft_err device_init(weft_ctx *ctx, void *self, const void *args)
   (void)ctx;
   device_actor *d = self;
   /* args is the device itself; copied, since const may not be cast away. */
-  memcpy(&d->device, &args, sizeof d->device);
+  memcpy(&d->device, &args, sizeof args);
   d->session.device = d->device;
   return WEFT_OK;
 }

@@ -168,8 +168,11 @@ weft_err wefti_device_reset(wefti_device *device, weft_buf **out, weft_why *why)
   }
   const size_t count = live->tensor_count;
   wefti_entry *entries = calloc(count > 0 ? count : 1, sizeof(wefti_entry));
-  weft_err err = entries ? wefti_store_room(device->store, why)
-                         : weft_whyf(why, WEFT_E_NOMEM, "reset: out of memory");
+  if (!entries) {
+    weft_store_unpin(device->store, live);
+    return weft_whyf(why, WEFT_E_NOMEM, "reset: out of memory");
+  }
+  weft_err err = wefti_store_room(device->store, why);
   size_t made = 0;
   while (err == WEFT_OK && made < count) {
     err = atomic_load_explicit(&device->cancel, memory_order_relaxed)
