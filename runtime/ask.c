@@ -3,39 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_INDEX_BITS = 24 };
 #define KEY_INDEX_MASK 0xffffffu
 #define KEY_DEAD UINT64_MAX /* question of an actor that ends for want of memory */
-
-wefti_entry *wefti_entry_of_msg(weft_msg *msg)
-{
-  return (wefti_entry *)(void *)((uint8_t *)msg - offsetof(wefti_entry, msg));
-}
 
 static uint32_t entry_count(const wefti_sched *s)
 {
   return s->entry_chunk_count * (uint32_t)WEFTI_ENTRY_CHUNK;
 }
 
-wefti_entry *wefti_entry_find(wefti_sched *s, uint64_t key)
-{
-  const uint32_t index = (uint32_t)(key & KEY_INDEX_MASK);
-  wefti_entry *e;
-  if (index < entry_count(s)) {
-    e = &s->entry_chunks[index / WEFTI_ENTRY_CHUNK][index % WEFTI_ENTRY_CHUNK];
-  } else if (KEY_INDEX_MASK - index < WEFTI_ENTRY_RESERVE) {
-    e = &s->reserve[KEY_INDEX_MASK - index];
-  } else {
-    return NULL;
-  }
-  return e->key == key && e->state != WEFTI_ENTRY_FREE ? e : NULL;
-}
-
 static void next_key(wefti_entry *e)
 {
-  e->key += 1ull << KEY_INDEX_BITS;
-  if (e->key >> KEY_INDEX_BITS == 0 || e->key == KEY_DEAD) {
-    e->key = (e->key & KEY_INDEX_MASK) | (1ull << KEY_INDEX_BITS);
+  e->key += 1ull << WEFTI_KEY_INDEX_BITS;
+  if (e->key >> WEFTI_KEY_INDEX_BITS == 0 || e->key == KEY_DEAD) {
+    e->key = (e->key & KEY_INDEX_MASK) | (1ull << WEFTI_KEY_INDEX_BITS);
   }
 }
 
@@ -91,23 +71,10 @@ void wefti_entries_fini(wefti_sched *s)
   free(s->reserve);
 }
 
-/* A used entry in owner's list, state OPEN; NULL = out of memory. */
-static wefti_entry *entry_get(weft_ctx *owner, bool from_reserve)
+/* Takes the first entry of list (not empty) for owner, state OPEN. */
+static inline wefti_entry *entry_take(weft_ctx *owner, wefti_entry **list)
 {
-  wefti_sched *s = owner->sched;
-  wefti_entry **list = from_reserve ? &s->reserve_free : &s->entry_free;
-  if (!from_reserve) {
-    if (s->hooks != NULL && s->hooks->alloc_fails(s->hooks->arg)) {
-      return NULL;
-    }
-    if (*list == NULL && !add_chunk(s)) {
-      return NULL;
-    }
-  }
   wefti_entry *e = *list;
-  if (e == NULL) {
-    return NULL;
-  }
   *list = e->own_next;
   next_key(e);
   e->state = WEFTI_ENTRY_OPEN;
@@ -119,6 +86,19 @@ static wefti_entry *entry_get(weft_ctx *owner, bool from_reserve)
   e->own_pprev = &owner->own;
   owner->own = e;
   return e;
+}
+
+/* NULL = out of memory. */
+static inline wefti_entry *entry_get(weft_ctx *owner)
+{
+  wefti_sched *s = owner->sched;
+  if (WEFTI_UNLIKELY(s->hooks != NULL) && s->hooks->alloc_fails(s->hooks->arg)) {
+    return NULL;
+  }
+  if (WEFTI_UNLIKELY(s->entry_free == NULL) && !add_chunk(s)) {
+    return NULL;
+  }
+  return entry_take(owner, &s->entry_free);
 }
 
 static void unlink_peer(wefti_entry *e)
@@ -228,67 +208,70 @@ static void ask_timed_out(wefti_wnode *node)
   wefti_ask_fail((wefti_entry *)node, WEFT_E_TIMEOUT); /* node is the first member */
 }
 
-/* Not even the reserve has room: exactly one end is kept by ending the asker. */
-static uint64_t give_up(weft_ctx *a)
+/* There is no memory for the question or its entry: it fails by means of the reserve.  If
+ * that is used up too, exactly one end is kept by ending the asker. */
+static uint64_t ask_in_need(weft_ctx *a, weft_actor_id to, wefti_entry *e, weft_msg *msg)
 {
-  weft_stop(a, WEFT_E_NOMEM);
-  return KEY_DEAD;
+  wefti_sched *s = a->sched;
+  const uint16_t asked = msg == NULL ? 0 : msg->type;
+  if (msg != NULL) {
+    wefti_msg_free(s, msg);
+  }
+  if (e == NULL && s->reserve_free != NULL) {
+    e = entry_take(a, &s->reserve_free);
+  }
+  if (e == NULL) {
+    weft_stop(a, WEFT_E_NOMEM);
+    return KEY_DEAD;
+  }
+  e->peer = to;
+  e->is_timer = false;
+  e->asked = asked;
+  wefti_ask_fail(e, WEFT_E_NOMEM);
+  return e->key;
 }
 
 uint64_t weft_ask(weft_ctx *a, weft_actor_id to, weft_msg *msg, uint64_t timeout_ms)
 {
   wefti_sched *s = a->sched;
-  if ((a->flags & WEFTI_A_MUTED) != 0) {
+  if (WEFTI_UNLIKELY((a->flags & WEFTI_A_MUTED) != 0)) {
     if (msg != NULL) {
       wefti_msg_free(s, msg);
     }
     return KEY_DEAD;
   }
-  wefti_entry *e = entry_get(a, false);
-  const bool short_of_memory = e == NULL || msg == NULL;
-  if (e == NULL) {
-    e = entry_get(a, true);
-  }
-  if (WEFTI_UNLIKELY(e == NULL || short_of_memory)) {
-    if (e != NULL) {
-      e->peer = to;
-      e->is_timer = false;
-      e->asked = msg == NULL ? 0 : msg->type;
-    }
-    if (msg != NULL) {
-      wefti_msg_free(s, msg);
-    }
-    if (e == NULL) {
-      return give_up(a);
-    }
-    wefti_ask_fail(e, WEFT_E_NOMEM);
-    return e->key;
+  wefti_entry *e = entry_get(a);
+  if (WEFTI_UNLIKELY(e == NULL || msg == NULL)) {
+    return ask_in_need(a, to, e, msg);
   }
   const uint64_t key = e->key;
-  const uint64_t due = timeout_ms == 0 ? 0 : wefti_now_ms(s) + timeout_ms;
   const bool here = wefti_id_loop(to) == s->index;
+  uint64_t due_ms = timeout_ms == 0 ? 0 : wefti_now_ms(s) + timeout_ms;
+  if (due_ms < timeout_ms) {
+    due_ms = WEFTI_WHEEL_NEVER - 1;
+  }
   e->peer = to;
   e->is_timer = false;
   e->asked = msg->type;
-  msg->from = atomic_load_explicit(&a->id, memory_order_relaxed);
+  msg->from = weft_self(a);
   msg->to = to;
   msg->corr = key;
-  msg->due_ms = due < timeout_ms ? UINT64_MAX - 1 : due;
+  msg->due_ms = due_ms;
   msg->flags &= WEFT_MSG_F_RESERVED | WEFT_MSG_F_DEEP;
   if (!here) { /* before it leaves: its failure may come back from flush at once */
     link_peer(e, far_bucket(s, to));
   }
-  const uint64_t due_ms = msg->due_ms;
   const weft_err err = wefti_route(s, msg);
+  if (WEFTI_UNLIKELY(e->state != WEFTI_ENTRY_OPEN)) {
+    return key;
+  }
   if (WEFTI_UNLIKELY(err != WEFT_OK)) {
     wefti_ask_fail(e, err);
     return key;
   }
-  if (e->state != WEFTI_ENTRY_OPEN) {
-    return key;
-  }
-  if (here) {
-    link_peer(e, &wefti_slot_of(s, to)->asked);
+  weft_ctx *target = here ? wefti_slot_of(s, to) : NULL;
+  if (WEFTI_LIKELY(target != NULL)) {
+    link_peer(e, &target->asked);
   }
   if (due_ms != 0) {
     e->node.fire = ask_timed_out;
@@ -368,7 +351,7 @@ static void timer_fired(wefti_wnode *node)
 uint64_t weft_timer_start(weft_ctx *a, uint64_t after_ms, uint64_t tag)
 {
   wefti_sched *s = a->sched;
-  wefti_entry *e = entry_get(a, false);
+  wefti_entry *e = entry_get(a);
   if (e == NULL) {
     return 0;
   }

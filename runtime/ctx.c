@@ -32,7 +32,7 @@ void weft_free(weft_ctx *ctx, void *p)
   free(p);
 }
 
-static weft_msg *get_raw(wefti_sched *s, size_t size)
+static inline weft_msg *get_raw(wefti_sched *s, size_t size)
 {
   if (WEFTI_UNLIKELY(s->hooks != NULL) && s->hooks->alloc_fails(s->hooks->arg)) {
     return NULL;

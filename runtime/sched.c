@@ -14,29 +14,6 @@ static void count(atomic_uint_fast64_t *counter)
   atomic_store_explicit(counter, v + 1, memory_order_relaxed); /* only the owner writes */
 }
 
-/* ---- identities */
-
-weft_ctx *wefti_slot_of(wefti_sched *s, weft_actor_id id)
-{
-  const uint32_t slot = wefti_id_slot(id);
-  if (slot / WEFTI_SLOT_CHUNK >= WEFTI_SLOT_CHUNKS) {
-    return NULL;
-  }
-  weft_ctx *chunk =
-      atomic_load_explicit(&s->slots[slot / WEFTI_SLOT_CHUNK], memory_order_acquire);
-  return chunk == NULL ? NULL : &chunk[slot % WEFTI_SLOT_CHUNK];
-}
-
-weft_ctx *wefti_lookup(wefti_sched *s, weft_actor_id id)
-{
-  weft_ctx *a = wefti_slot_of(s, id);
-  if (WEFTI_UNLIKELY(a == NULL || id == 0 ||
-                     atomic_load_explicit(&a->id, memory_order_relaxed) != id)) {
-    return NULL;
-  }
-  return a;
-}
-
 /* ---- memory */
 
 static void free_far(wefti_sched *s, weft_msg *m, unsigned home)
@@ -55,7 +32,7 @@ static void free_far(wefti_sched *s, weft_msg *m, unsigned home)
   }
 }
 
-void wefti_msg_free(wefti_sched *s, weft_msg *m)
+void wefti_msg_free_slow(wefti_sched *s, weft_msg *m)
 {
   if (WEFTI_UNLIKELY((m->flags & WEFT_MSG_F_DEEP) != 0)) {
     wefti_msg_release(s->catalogue, m);
@@ -73,18 +50,6 @@ void wefti_msg_free(wefti_sched *s, weft_msg *m)
 }
 
 /* ---- mailboxes */
-
-void wefti_schedule(weft_ctx *a)
-{
-  if (a->scheduled) {
-    return;
-  }
-  wefti_sched *s = a->sched;
-  a->scheduled = true;
-  a->run_next = NULL;
-  *s->run_tail = a;
-  s->run_tail = &a->run_next;
-}
 
 static void push(weft_ctx *a, weft_msg *m)
 {
@@ -505,6 +470,9 @@ bool wefti_run(wefti_sched *s, unsigned budget)
     if (s->out_dirty != 0) {
       wefti_flush(s);
     }
+  }
+  if (s->out_dirty != 0) { /* what I/O callbacks sent */
+    wefti_flush(s);
   }
   atomic_store_explicit(&s->counters.messages, s->messages, memory_order_relaxed);
   if (s->run_head == NULL) {

@@ -123,7 +123,12 @@ struct weft_ctx {
 };
 
 enum { WEFTI_SLOT_CHUNK = 64, WEFTI_SLOT_CHUNKS = 4096 };
-enum { WEFTI_ENTRY_CHUNK = 64, WEFTI_ENTRY_RESERVE = 64, WEFTI_FAR_BUCKETS = 64 };
+enum {
+  WEFTI_KEY_INDEX_BITS = 24,
+  WEFTI_ENTRY_CHUNK = 64,
+  WEFTI_ENTRY_RESERVE = 64,
+  WEFTI_FAR_BUCKETS = 64
+};
 enum { WEFTI_MAILBOX = 1024, WEFTI_BATCH = 64, WEFTI_OUT_MAX = 64, WEFTI_BACK_MAX = 64 };
 
 /* What the simulator hooks in; all NULL on a real loop. */
@@ -191,16 +196,67 @@ static inline uint64_t wefti_now_ms(const wefti_sched *s)
   return s->wheel.now_ms;
 }
 
+/* Any thread: the slot of that id in s (alive or not), or NULL. */
+static inline weft_ctx *wefti_slot_of(wefti_sched *s, weft_actor_id id)
+{
+  const uint32_t slot = wefti_id_slot(id);
+  if (slot / WEFTI_SLOT_CHUNK >= WEFTI_SLOT_CHUNKS) {
+    return NULL;
+  }
+  weft_ctx *chunk =
+      atomic_load_explicit(&s->slots[slot / WEFTI_SLOT_CHUNK], memory_order_acquire);
+  return chunk == NULL ? NULL : &chunk[slot % WEFTI_SLOT_CHUNK];
+}
+
+/* The living actor with that id on this loop, or NULL. */
+static inline weft_ctx *wefti_lookup(wefti_sched *s, weft_actor_id id)
+{
+  weft_ctx *a = wefti_slot_of(s, id);
+  if (WEFTI_UNLIKELY(a == NULL || id == 0 ||
+                     atomic_load_explicit(&a->id, memory_order_relaxed) != id)) {
+    return NULL;
+  }
+  return a;
+}
+
+static inline void wefti_schedule(weft_ctx *a)
+{
+  if (!a->scheduled) {
+    wefti_sched *s = a->sched;
+    a->scheduled = true;
+    a->run_next = NULL;
+    *s->run_tail = a;
+    s->run_tail = &a->run_next;
+  }
+}
+
+/* From a message that is embedded in its entry. */
+static inline wefti_entry *wefti_entry_of_msg(weft_msg *msg)
+{
+  return (wefti_entry *)(void *)((uint8_t *)msg - offsetof(wefti_entry, msg));
+}
+
+/* The used entry of key, or NULL. */
+static inline wefti_entry *wefti_entry_find(wefti_sched *s, uint64_t key)
+{
+  const uint32_t index = (uint32_t)key & ((1u << WEFTI_KEY_INDEX_BITS) - 1u);
+  const uint32_t from_end = (1u << WEFTI_KEY_INDEX_BITS) - 1u - index;
+  wefti_entry *e;
+  if (WEFTI_LIKELY(index / WEFTI_ENTRY_CHUNK < s->entry_chunk_count)) {
+    e = &s->entry_chunks[index / WEFTI_ENTRY_CHUNK][index % WEFTI_ENTRY_CHUNK];
+  } else if (from_end < WEFTI_ENTRY_RESERVE) {
+    e = &s->reserve[from_end];
+  } else {
+    return NULL;
+  }
+  return e->key == key && e->state != WEFTI_ENTRY_FREE ? e : NULL;
+}
+
 /* sched.c */
 weft_err wefti_sched_create(unsigned index, wefti_sched **out) WEFT_MUST_USE;
 /* Ends what lives, gives back what waits.  Others may still hold messages of its pool. */
 void wefti_sched_close(wefti_sched *s);
 void wefti_sched_destroy(wefti_sched *s);
-/* The living actor with that id on this loop, or NULL. */
-weft_ctx *wefti_lookup(wefti_sched *s, weft_actor_id id);
-/* Any thread: the slot of that id in any loop (alive or not), or NULL. */
-weft_ctx *wefti_slot_of(wefti_sched *s, weft_actor_id id);
-void wefti_schedule(weft_ctx *a);
 /* Takes msg to its receiver here or elsewhere; from, to, corr and flags are set. */
 weft_err wefti_route(wefti_sched *s, weft_msg *msg);
 /* Puts one of the runtime's own messages into the mailbox of a living actor here. */
@@ -208,7 +264,8 @@ void wefti_push_exempt(weft_ctx *a, weft_msg *msg);
 /* Sends one of the runtime's own messages to any loop's inbox; never refused but by a
  * loop that has ended (then it is freed). */
 void wefti_far_exempt(wefti_sched *s, unsigned loop, weft_msg *msg);
-void wefti_msg_free(wefti_sched *s, weft_msg *msg);
+/* For messages with references or of other memory; use wefti_msg_free. */
+void wefti_msg_free_slow(wefti_sched *s, weft_msg *msg);
 /* Handles all that other threads sent. */
 void wefti_take_inbox(wefti_sched *s);
 /* Moves the clock; fires what is due. */
@@ -219,6 +276,16 @@ unsigned wefti_turn(weft_ctx *a, unsigned max);
 bool wefti_run(wefti_sched *s, unsigned budget);
 /* Hands over to the other loops what has been collected for them. */
 void wefti_flush(wefti_sched *s);
+
+static inline void wefti_msg_free(wefti_sched *s, weft_msg *msg)
+{
+  if (WEFTI_LIKELY((msg->flags & WEFT_MSG_F_DEEP) == 0 &&
+                   (msg->home & WEFTI_HOME_POOL_MASK) == s->pool.tag)) {
+    wefti_pool_put(&s->pool, msg);
+  } else {
+    wefti_msg_free_slow(s, msg);
+  }
+}
 
 /* life.c */
 weft_err wefti_spawn(wefti_sched *s, weft_ctx *parent, const weft_actor_class *cls,
@@ -231,10 +298,6 @@ void wefti_slot_release(weft_ctx *a); /* when it is out of the run queue */
 void wefti_monitor_add(wefti_sched *s, weft_msg *note);
 
 /* ask.c */
-/* The entry of key, or NULL. */
-wefti_entry *wefti_entry_find(wefti_sched *s, uint64_t key);
-/* From a message that is embedded in its entry. */
-wefti_entry *wefti_entry_of_msg(weft_msg *msg);
 void wefti_entry_put(wefti_sched *s, wefti_entry *e);
 /* Open question, put to peer: fails with reason (puts ASK_FAILED into the mailbox). */
 void wefti_ask_fail(wefti_entry *e, weft_err reason);

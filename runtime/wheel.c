@@ -1,9 +1,6 @@
 #include "wheel.h"
 
-#include <stddef.h>
 #include <string.h>
-
-enum { LEVEL_EXPIRED = 0xff };
 
 static void list_init(wefti_wlink *head)
 {
@@ -14,14 +11,6 @@ static void list_init(wefti_wlink *head)
 static bool list_empty(const wefti_wlink *head)
 {
   return head->next == head;
-}
-
-static void list_append(wefti_wlink *head, wefti_wlink *link)
-{
-  link->prev = head->prev;
-  link->next = head;
-  head->prev->next = link;
-  head->prev = link;
 }
 
 static void list_unlink(wefti_wlink *link)
@@ -49,35 +38,6 @@ void wefti_wheel_init(wefti_wheel *w, uint64_t now_ms)
   }
 }
 
-void wefti_wheel_add(wefti_wheel *w, wefti_wnode *node, uint64_t due_ms)
-{
-  node->due_ms = due_ms;
-  if (due_ms <= w->now_ms) {
-    node->level = LEVEL_EXPIRED;
-    list_append(&w->expired, &node->link);
-    return;
-  }
-  const unsigned bit = 63u - (unsigned)__builtin_clzll(due_ms ^ w->now_ms);
-  const unsigned level = bit / WEFTI_WHEEL_BITS;
-  const unsigned slot =
-      (unsigned)(due_ms >> (level * WEFTI_WHEEL_BITS)) & (WEFTI_WHEEL_SLOTS - 1u);
-  node->level = (uint8_t)level;
-  node->slot = (uint8_t)slot;
-  w->used[level] |= 1ull << slot;
-  list_append(&w->slots[level][slot], &node->link);
-}
-
-void wefti_wheel_remove(wefti_wheel *w, wefti_wnode *node)
-{
-  if (!wefti_wnode_waits(node)) {
-    return;
-  }
-  list_unlink(&node->link);
-  if (node->level != LEVEL_EXPIRED && list_empty(&w->slots[node->level][node->slot])) {
-    w->used[node->level] &= ~(1ull << node->slot);
-  }
-}
-
 /* Slots of one level that now passes: (from, to], in absolute slot numbers. */
 static uint64_t passed(uint64_t from, uint64_t to)
 {
@@ -102,7 +62,7 @@ static void collect(wefti_wheel *w, unsigned level, uint64_t mask, wefti_wlink *
     while (!list_empty(head)) {
       wefti_wlink *link = head->next;
       list_unlink(link);
-      list_append(todo, link);
+      wefti_wlink_append(todo, link);
     }
   }
 }
@@ -115,7 +75,7 @@ static void add_expired(wefti_wheel *w, wefti_wnode *node)
   while (at != &w->expired && node_of(at)->due_ms > node->due_ms) {
     at = at->prev;
   }
-  node->level = LEVEL_EXPIRED;
+  node->level = WEFTI_WHEEL_EXPIRED;
   node->link.prev = at;
   node->link.next = at->next;
   at->next->prev = &node->link;
