@@ -129,7 +129,7 @@ static void adopted(weft_ctx *ctx, engine *e, engine_member *m)
            engine_member_state_name(m->state), m->incarnation, m->pid);
   engine_publish_worker(ctx, e, m, has_it ? "up" : "behind");
   engine_publish_status(ctx, e);
-  (void)weft_timer_start(ctx, e->args.beat_ms, ENGINE_TAG(TIMER_BEAT, m->rank));
+  engine_beat(ctx, e, m->rank); /* at once: its readers need the first grant */
 }
 
 void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank)
