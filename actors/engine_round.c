@@ -261,6 +261,20 @@ static void take_answer(const engine *e, engine_reply *r, const weft_msg *msg)
   }
 }
 
+/* Heartbeats are half a second apart; an answer says at once where the worker is now. */
+static void note_phase(engine_member *m, engine_phase phase)
+{
+  static const uint32_t after[] = {
+    [PHASE_START] = WEFT_WORKER_OPEN,   [PHASE_ACCEPT] = WEFT_WORKER_ACCEPTED,
+    [PHASE_GO] = WEFT_WORKER_OPEN,      [PHASE_FINISH] = WEFT_WORKER_INSTALLED,
+    [PHASE_PUBLISH] = WEFT_WORKER_IDLE, [PHASE_ABORT] = WEFT_WORKER_IDLE,
+    [PHASE_QUERY] = WEFT_WORKER_IDLE,
+  };
+  m->reported.phase = after[phase];
+  m->reported.received = 0;
+  m->reported.expected = 0;
+}
+
 bool engine_round_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
 {
   uint32_t rank = 0;
@@ -283,6 +297,9 @@ bool engine_round_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     r->state = REPLY_ASKED; /* stays open until it is fenced */
     engine_fence(ctx, e, rank, why);
     return true;
+  }
+  if (r->state == REPLY_OK) {
+    note_phase(&e->members[rank], e->round.phase);
   }
   if (e->round.phase == PHASE_PUBLISH) {
     engine_member_published(ctx, e, rank);
