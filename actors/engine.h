@@ -124,7 +124,6 @@ typedef struct engine_member {
   uint64_t digest_hi, digest_lo;
   uint64_t next_digest_hi, next_digest_lo;
   uint64_t next_tensors, next_bytes;
-  uint64_t next_tensors, next_bytes;
   weft_w_state reported; /* last answer; h unused */
   engine_arrival arrival;
   char why[160]; /* why it is absent or lost */

@@ -278,8 +278,6 @@ static void next_weights(weft_ctx *ctx, engine *e, engine_visible *next)
     e->members[i].next_digest_lo = e->round.replies[i].digest_lo;
     e->members[i].next_tensors = e->round.replies[i].tensors;
     e->members[i].next_bytes = e->round.replies[i].bytes;
-    e->members[i].next_tensors = e->round.replies[i].tensors;
-    e->members[i].next_bytes = e->round.replies[i].bytes;
   }
   const engine_call *call = e->call;
   const engine_reply *r = e->round.replies;
