@@ -144,6 +144,9 @@ void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank)
   m->reported.digest_lo = m->next_digest_lo;
   m->reported.tensors = m->next_tensors;
   m->reported.bytes = m->next_bytes;
+  m->reported.phase = WEFT_WORKER_IDLE;
+  m->reported.received = 0;
+  m->reported.expected = 0;
   (void)ctx;
 }
 

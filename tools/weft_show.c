@@ -115,6 +115,7 @@ static void status_print(const weft_json *status)
   }
   printf("events   %s\ncontrol  %s\n", cli_str(status, "events", "none"),
          cli_str(status, "control", "none"));
+  const bool open = weft_json_kind_of(session) == WEFT_JSON_OBJECT;
   for (v = weft_json_first(list); v != NULL; v = weft_json_next(v)) {
     printf("worker %-2llu %s, %s, pid %llu, sequence %llu, %s, %s",
            (unsigned long long)cli_u64(v, "rank"), cli_str(v, "state", "?"),
@@ -122,7 +123,7 @@ static void status_print(const weft_json *status)
            (unsigned long long)cli_u64(v, "sequence"),
            cli_bytes(cli_u64(v, "bytes"), size, sizeof size),
            cli_str(v, "digest", "no digest"));
-    if (cli_u64(v, "expected") > 0) {
+    if (open && cli_u64(v, "expected") > 0) {
       printf(", %llu of %llu bytes received", (unsigned long long)cli_u64(v, "received"),
              (unsigned long long)cli_u64(v, "expected"));
     }

@@ -34,6 +34,30 @@ static void print_commit(const weft_json *e)
   putchar('\n');
 }
 
+/* What happens to a session: the number behind '-' in its id is the part that people
+ * need. */
+static void print_session(const weft_json *e)
+{
+  char size[32];
+  const char *const id = cli_str(e, "session", "?");
+  const char *const dash = strrchr(id, '-');
+  const char *const reason = cli_str(e, "reason", NULL);
+  printf("session %s %s", dash != NULL ? dash + 1 : id, cli_str(e, "type", "?"));
+  if (cli_u64(e, "received_tensors") > 0) {
+    printf(": %llu tensors, %s received",
+           (unsigned long long)cli_u64(e, "received_tensors"),
+           cli_bytes(cli_u64(e, "received_bytes"), size, sizeof size));
+  }
+  printf("%s%s\n", reason != NULL ? ": " : "", reason != NULL ? reason : "");
+}
+
+static void print_worker(const weft_json *e)
+{
+  const char *const why = cli_str(e, "why", "");
+  printf("worker %llu %s%s%s\n", (unsigned long long)cli_u64(e, "rank"),
+         cli_str(e, "type", "?"), why[0] != '\0' ? ": " : "", why);
+}
+
 static void print_status(const weft_json *s, const char *word)
 {
   printf("%s: version %s, sequence %llu, %s, boot %s\n", word, cli_str(s, "version", ""),
@@ -79,6 +103,10 @@ static void on_event(watch *w, const weft_sub_event *e)
     print_json_event(e);
   } else if (commit) {
     print_commit(tree);
+  } else if (e->kind == WEFT_SUB_EVENT && strcmp(e->topic, "weights.session") == 0) {
+    print_session(tree);
+  } else if (e->kind == WEFT_SUB_EVENT && strcmp(e->topic, "weights.worker") == 0) {
+    print_worker(tree);
   } else if (e->kind == WEFT_SUB_EVENT) {
     printf("%s  %.*s\n", e->topic, (int)e->json->len, (const char *)e->json->data);
   } else {
