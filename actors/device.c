@@ -7,7 +7,6 @@
 #include "weft/messages.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -72,8 +71,6 @@ static void abandon(device_actor *self, uint64_t epoch)
   if (device->on_install) {
     device->on_install(device->on_install_arg, epoch, NULL);
   }
-  atomic_store_explicit(&device->received, 0, memory_order_relaxed);
-  atomic_store_explicit(&device->expected, 0, memory_order_relaxed);
   tidy(device);
 }
 

@@ -313,6 +313,8 @@ void wefti_session_close(wefti_device_session *s)
   }
   free(s->staged);
   weft_buf_unref(s->init);
+  atomic_store_explicit(&s->device->received, 0, memory_order_relaxed);
+  atomic_store_explicit(&s->device->expected, 0, memory_order_relaxed);
   *s = (wefti_device_session){ .device = s->device };
 }
 

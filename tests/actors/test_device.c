@@ -432,7 +432,7 @@ static void a_hundred_updates_take_no_more_memory_than_three(void **state)
 {
   (void)state;
   fixture *f = begin();
-  spec big[] = { { "big", WEFT_DTYPE_UINT8, 1, { 8 << 20 }, 0 },
+  spec big[] = { { "big", WEFT_DTYPE_UINT8, 1, { 2 << 20 }, 0 },
                  { "small", WEFT_DTYPE_UINT8, 1, { 4000 }, 0 } };
   weft_memory_stats warm = { 0 };
   for (unsigned i = 0; i < 100; i++) {

@@ -704,6 +704,97 @@ static void no_allocation_failure_wedges_it(void **state)
   }
 }
 
+/* ---- anything in any order */
+
+/* What a confirmed abort promises, and what nothing may ever break. */
+static void check_promises(world *w, uint64_t aborted)
+{
+  const worker *self = weft_sim_state(w->sim, w->worker);
+  const bool session_job = w->is_held && !worker_job_is_question(w->last_run.job) &&
+                           w->last_run.job != WEFT_DEVICE_ABANDON;
+  if (aborted != 0 && session_job) {
+    assert_true(w->last_run.epoch > aborted);
+  }
+  if (aborted != 0 && self->phase == WEFT_WORKER_INSTALLED) {
+    assert_true(self->epoch > aborted);
+  }
+  wefti_store_state st;
+  wefti_store_state_get(w->device->store, &st);
+  const unsigned live = st.weights_sequence != 0;
+  const bool may_have_one =
+      self->phase == WEFT_WORKER_INSTALLED || self->phase == WEFT_WORKER_ABORTING;
+  wefti_store_reap(w->device->store);
+  wefti_store_state_get(w->device->store, &st);
+  assert_true(st.snapshots <= live + (may_have_one ? 1 : 0));
+  assert_true(self->epoch == 0 || self->epoch > self->ended ||
+              self->phase == WEFT_WORKER_ABORTING);
+  assert_int_equal(self->phase == WEFT_WORKER_IDLE, self->epoch == 0);
+}
+
+static void random_device(world *w)
+{
+  w->hold = weft_sim_random(w->sim) % 2;
+  const bool fails = weft_sim_random(w->sim) % 8 == 0;
+  w->done = (weft_device_done){ .err = fails ? WEFT_E_FAILED : WEFT_OK };
+  w->done.correctable = weft_sim_random(w->sim) % 2;
+  if (w->is_held && w->last_run.job == WEFT_DEVICE_ABANDON) {
+    w->done = (weft_device_done){ 0 }; /* cannot fail */
+  }
+  if (w->is_held && weft_sim_random(w->sim) % 3 == 0) {
+    world_release(w);
+  }
+}
+
+/* What a well-behaved engine would send next, as a frame's number. */
+static unsigned next_frame(world *w)
+{
+  const weft_worker_phase phase = phase_of(w);
+  return phase == WEFT_WORKER_OPEN        ? (weft_sim_random(w->sim) % 2 ? 2 : 5)
+         : phase == WEFT_WORKER_ACCEPTED  ? 4
+         : phase == WEFT_WORKER_INSTALLED ? 6
+                                          : 0;
+}
+
+static void no_order_of_frames_breaks_a_promise(void **state)
+{
+  (void)state;
+  for (uint64_t seed = 1; seed <= 60; seed++) {
+    world *w = world_begin_with(seed, NULL, false);
+    const uint64_t none[2] = { 0, 0 };
+    world_as(world_adopt(w, 0, none), w_state, W_STATE);
+    uint64_t epoch = 3, aborted = 0, sequence = 0;
+    for (unsigned step = 0; step < 400; step++) {
+      uint64_t at = epoch - 2 + weft_sim_random(w->sim) % 4;
+      unsigned frame = (unsigned)(weft_sim_random(w->sim) % (FRAMES + 3));
+      const worker *self = weft_sim_state(w->sim, w->worker);
+      if (weft_sim_random(w->sim) % 3 > 0) {
+        frame = next_frame(w);
+        at = self->epoch > 0 ? self->epoch : self->ended + 1;
+        epoch = at > epoch ? at : epoch;
+      }
+      random_device(w);
+      w->op -= weft_sim_random(w->sim) % 5 == 0; /* the same op again */
+      if (frame == 6) {
+        wefti_store_state st;
+        const weft_msg *m = publish(w, at, sequence + 1);
+        wefti_store_state_get(w->device->store, &st);
+        assert_true(!m || m->type != WEFT_MSG_W_OK ||
+                    st.weights_sequence == sequence + 1);
+        sequence = st.weights_sequence;
+      } else if (frame < FRAMES) {
+        (void)put_frame(w, frame, at);
+      } else {
+        const weft_msg *m = abort_(w, at);
+        aborted = m && m->type == WEFT_MSG_W_OK && at > aborted ? at : aborted;
+      }
+      check_promises(w, aborted);
+      epoch += weft_sim_random(w->sim) % 6 == 0;
+    }
+    assert_true(sequence > 0); /* the walk does get to the end of sessions */
+    world_end(w);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -732,6 +823,7 @@ int main(void)
     cmocka_unit_test(without_its_device_thread_a_worker_ends),
     cmocka_unit_test(messages_for_others_do_not_end_it),
     cmocka_unit_test(no_allocation_failure_wedges_it),
+    cmocka_unit_test(no_order_of_frames_breaks_a_promise),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

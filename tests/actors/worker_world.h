@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORLD_ANSWERS = 2048, WORLD_JOBS = 256, WORLD_BOOT = 77, WORLD_INCARNATION = 5 };
+enum { WORLD_ANSWERS = 2048, WORLD_JOBS = 2048, WORLD_BOOT = 77, WORLD_INCARNATION = 5 };
 
 typedef struct world {
   weft_sim *sim;
