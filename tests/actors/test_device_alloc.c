@@ -1,0 +1,180 @@
+/* Every allocation of a whole session fails once: the live set, its bytes and the memory
+ * are as before, and the next session works. */
+#define _GNU_SOURCE /* mkdtemp */
+#include "weft_test.h"
+
+#include "device.h"
+#include "weft/safetensors.h"
+#include "weft_fail.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_LEN = 128, BYTES = 500 };
+
+static void write_file(const char *path, uint8_t fill)
+{
+  const int64_t shape[2] = { 5, 100 };
+  const weft_st_spec specs[3] = { { "a", WEFT_DTYPE_UINT8, 2, shape },
+                                  { "b", WEFT_DTYPE_UINT8, 2, shape },
+                                  { "c", WEFT_DTYPE_UINT8, 2, shape } };
+  uint8_t data[3 * BYTES];
+  weft_st_writer *writer;
+  memset(data, fill, sizeof data);
+  const int fd = open(path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+  assert_true(fd >= 0);
+  assert_ok(weft_st_writer_create(fd, specs, 3, &writer, NULL));
+  assert_ok(weft_st_writer_put(writer, data, sizeof data, NULL));
+  assert_ok(weft_st_writer_end(writer, NULL));
+  weft_st_writer_destroy(writer);
+  assert_int_equal(close(fd), 0);
+}
+
+/* The whole of a session up to the install. */
+static weft_err session(wefti_device *device, uint64_t epoch, const weft_buf *info)
+{
+  wefti_device_session s = { .device = device };
+  wefti_device_result result = { 0 };
+  const weft_transfer_who who = { .epoch = epoch, .world_size = 1 };
+  weft_why why = { 0 };
+  weft_err err = wefti_session_open(&s, epoch, false, &why);
+  for (unsigned i = 0; i < 2 && err == WEFT_OK; i++) {
+    err = wefti_session_accept(&s, info, &who, &result, &why);
+    if (err == WEFT_OK) {
+      err = wefti_session_receive(&s, 0, &result, &why);
+    }
+  }
+  if (err == WEFT_OK) {
+    err = wefti_session_finish(&s, true, &result, &why);
+  }
+  weft_buf_unref(result.json);
+  wefti_session_close(&s);
+  if (err != WEFT_OK) {
+    assert_true(why.text[0] != '\0');
+  }
+  return err;
+}
+
+static void check_live(wefti_device *device, uint8_t fill)
+{
+  const weft_snapshot *s;
+  assert_ok(weft_store_pin(device->store, 0, &s));
+  assert_int_equal(s->tensor_count, 3);
+  for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(((const uint8_t *)s->tensors[i].data)[0], fill);
+    assert_int_equal(((const uint8_t *)s->tensors[i].data)[BYTES - 1], fill);
+  }
+  weft_store_unpin(device->store, s);
+  weft_memory_stats st;
+  wefti_store_reap(device->store);
+  weft_memory_stats_get(device->memory, &st);
+  assert_int_equal(st.extents, 3);
+}
+
+static void a_session_that_runs_out_of_memory_changes_nothing(void **state)
+{
+  (void)state;
+  char dir[] = "/tmp/weft-alloc-XXXXXX", path[PATH_LEN], text[2 * PATH_LEN];
+  assert_non_null(mkdtemp(dir));
+  (void)snprintf(path, sizeof path, "%s/f", dir);
+  (void)snprintf(text, sizeof text,
+                 "{\"source\":{\"kind\":\"safetensors\",\"path\":\"%s\"}}", path);
+  weft_buf *info = weft_buf_create(text, strlen(text));
+  wefti_device *device;
+  const wefti_device_opts opts = { .size = sizeof opts };
+  assert_non_null(info);
+  assert_ok(wefti_device_create(&opts, &device, NULL));
+  write_file(path, 1);
+  assert_ok(session(device, 1, info));
+  assert_ok(wefti_store_publish(device->store, 1, 1));
+  check_live(device, 1);
+  write_file(path, 2);
+  uint64_t epoch = 2;
+  FOR_EACH_FAILURE
+  {
+    const weft_err err = session(device, epoch, info);
+    fail_countdown = 0;
+    if (err != WEFT_OK) {
+      check_live(device, 1);
+      assert_err(wefti_store_publish(device->store, epoch, epoch), WEFT_E_STATE);
+    } else {
+      wefti_store_drop(device->store, epoch); /* one that was not needed */
+    }
+    epoch++;
+    END_UNLESS_FAILED
+  }
+  assert_true(epoch > 12); /* it did meet failures */
+  assert_ok(session(device, epoch, info));
+  assert_ok(wefti_store_publish(device->store, epoch, epoch));
+  check_live(device, 2);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(rmdir(dir), 0);
+  weft_buf_unref(info);
+  wefti_device_destroy(device);
+}
+
+static void questions_and_reset_fail_cleanly(void **state)
+{
+  (void)state;
+  const weft_tensor want = { .name = "t", .dtype = "uint8", .bytes = 1 };
+  const uint64_t digest[2] = { 1, 1 };
+  const weft_snapshot *s;
+  weft_extent extent;
+  wefti_entry entry;
+  wefti_device *device;
+  const wefti_device_opts opts = { .size = sizeof opts };
+  assert_ok(wefti_device_create(&opts, &device, NULL));
+  assert_ok(weft_memory_alloc(device->memory, 1, &extent, NULL));
+  *(uint8_t *)extent.ptr = 7;
+  assert_ok(wefti_cell_create(&want, device->memory, &extent, &entry));
+  assert_ok(wefti_store_install(device->store, 1, &entry, 1, digest, &s));
+  assert_ok(wefti_store_publish(device->store, 1, 1));
+  wefti_cell_unref(entry.cell);
+  weft_err (*const asks[])(wefti_device *, weft_buf **,
+                           weft_why *) = { wefti_device_weights, wefti_device_reset };
+  for (size_t i = 0; i < sizeof asks / sizeof asks[0]; i++) {
+    FOR_EACH_FAILURE
+    {
+      weft_buf *out = NULL;
+      const weft_err err = asks[i](device, &out, NULL);
+      fail_countdown = 0;
+      assert_true((err == WEFT_OK) == (out != NULL));
+      weft_buf_unref(out);
+      END_UNLESS_FAILED
+    }
+  }
+  wefti_store_state st;
+  wefti_store_reap(device->store);
+  wefti_store_state_get(device->store, &st);
+  assert_int_equal(st.snapshots, 1);
+  assert_int_equal(st.weights_sequence, 1);
+  wefti_device_destroy(device);
+}
+
+static void a_device_is_created_whole_or_not_at_all(void **state)
+{
+  (void)state;
+  const wefti_device_opts opts = { .size = sizeof opts, .tcp_allow = "a,b" };
+  FOR_EACH_FAILURE
+  {
+    wefti_device *device = NULL;
+    const weft_err err = wefti_device_create(&opts, &device, NULL);
+    fail_countdown = 0;
+    assert_true((err == WEFT_OK) == (device != NULL));
+    wefti_device_destroy(device);
+    END_UNLESS_FAILED
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_session_that_runs_out_of_memory_changes_nothing),
+    cmocka_unit_test(questions_and_reset_fail_cleanly),
+    cmocka_unit_test(a_device_is_created_whole_or_not_at_all),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
