@@ -185,15 +185,21 @@ static void rest(weft_ctx *ctx, supervisor *self, uint32_t rank)
   s->timer = weft_timer_start(ctx, wait, rank);
 }
 
+/* After every message: what has no timer for want of memory tries once more, and a rank
+ * that still has none starts at once rather than never. */
 static void rearm(weft_ctx *ctx, supervisor *self)
 {
   if (self->owing && self->owed_timer == 0) {
     self->owed_timer = weft_timer_start(ctx, OWED_MS, 0);
   }
-  for (uint32_t rank = 0; rank < self->args.world_size; rank++) {
+  for (uint32_t rank = 0; rank < self->args.world_size && !self->stopping; rank++) {
     seat *s = &self->seats[rank];
-    if (s->state == SEAT_RESTING && s->timer == 0 && !self->stopping) {
-      s->timer = weft_timer_start(ctx, s->backoff_ms, rank);
+    if (s->state != SEAT_RESTING || s->timer != 0) {
+      continue;
+    }
+    s->timer = weft_timer_start(ctx, s->backoff_ms, rank);
+    if (s->timer == 0) {
+      start_child(ctx, self, rank);
     }
   }
 }
@@ -489,29 +495,30 @@ static void supervisor_fini(weft_ctx *ctx, void *state)
 static weft_err supervisor_on(weft_ctx *ctx, void *state, const weft_msg *msg)
 {
   supervisor *self = state;
-  rearm(ctx, self);
   switch (msg->type) {
   case WEFT_MSG_PROC_READY:
     on_proc_ready(ctx, self, (const weft_proc_ready *)msg);
-    return WEFT_OK;
+    break;
   case WEFT_MSG_PROC_EXIT:
     on_proc_exit(ctx, self, (const weft_proc_exit *)msg);
-    return WEFT_OK;
+    break;
   case WEFT_MSG_MEMBER_FENCE:
     on_member_fence(ctx, self, (const weft_member_fence *)msg);
-    return WEFT_OK;
+    break;
   case WEFT_MSG_DOWN:
     on_down(ctx, self, (const weft_down_msg *)msg);
-    return WEFT_OK;
+    break;
   case WEFT_MSG_TIMER:
     on_timer(ctx, self, (const weft_timer_msg *)msg);
-    return WEFT_OK;
+    break;
   case WEFT_MSG_STOP:
     on_stop(ctx, self);
-    return WEFT_OK;
+    break;
   default:
     return WEFT_E_STATE; /* not ours: a bug in the sender */
   }
+  rearm(ctx, self);
+  return WEFT_OK;
 }
 
 const weft_actor_class wefti_supervisor_class = {

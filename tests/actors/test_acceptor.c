@@ -439,6 +439,8 @@ static void the_hash_is_of_route_and_body(void **state)
       h == hash_of(&w, WEFTI_ROUTE_FINISH, "timeout_s=3", "{\"weight_version\":\"a\"}"));
   assert_true(h != hash_of(&w, WEFTI_ROUTE_FINISH, "", "{\"weight_version\":\"b\"}"));
   assert_true(h != hash_of(&w, WEFTI_ROUTE_FINISH, "", NULL));
+  assert_true(hash_of(&w, WEFTI_ROUTE_START, "", NULL) !=
+              hash_of(&w, WEFTI_ROUTE_START_DRAFT, "", NULL));
   assert_true(hash_of(&w, WEFTI_ROUTE_PAUSE, "", NULL) !=
               hash_of(&w, WEFTI_ROUTE_RESUME, "", NULL));
   assert_true(hash_of(&w, WEFTI_ROUTE_PAUSE, "mode=wait", NULL) !=
@@ -738,9 +740,12 @@ static void a_frozen_engine_with_a_full_mailbox_is_503(void **state)
   for (size_t i = 0; i < refused; i++) {
     assert_int_equal(w.answers[i].status, 503);
   }
+  const answer *finish = world_ask(&w, &ASK(WEFTI_ROUTE_FINISH, "", NULL)); /* id 1501 */
+  assert_int_equal(finish->status, 503);
+  assert_non_null(strstr(finish->body, "\"outcome\":\"not_committed\""));
   weft_sim_freeze(w.sim, w.engine, false);
   world_idle(&w);
-  assert_int_equal(w.answer_count, 1500);
+  assert_int_equal(w.answer_count, 1501);
   for (weft_http_id id = 1; id <= 1500; id++) {
     (void)world_answer(&w, id);
   }
@@ -773,6 +778,67 @@ static void answers_may_come_in_any_order(void **state)
     (void)snprintf(want, sizeof want, "{\"success\":true,\"new_version\":\"v%d\"}", i);
     assert_string_equal(world_answer(&w, (weft_http_id)i + 1)->body, want);
   }
+  world_close(&w);
+}
+
+/* Runs inside an actor, since the table's memory is an actor's. */
+static weft_err table_init(weft_ctx *ctx, void *self, const void *args)
+{
+  enum { KEYS = 300, STEPS = 20000 };
+  (void)self;
+  (void)args;
+  wefti_open_table table = { 0 };
+  uint64_t corr[KEYS] = { 0 }; /* 0: not in the table */
+  size_t in = 0;
+  for (int i = 0; i < STEPS; i++) {
+    const size_t k = weft_random(ctx) % KEYS;
+    wefti_open open = { .id = k + 1, .peer = k % 7 };
+    /* First it fills up, then it empties, and so on. */
+    const bool fill = i / 1000 % 2 == 0;
+    if (corr[k] == 0 && (fill || weft_random(ctx) % 4 == 0)) {
+      open.corr = weft_random(ctx) | 1;
+      assert_ok(wefti_open_reserve(ctx, &table));
+      wefti_open_add(&table, &open);
+      corr[k] = open.corr;
+      in++;
+    } else if (corr[k] != 0 && (!fill || weft_random(ctx) % 4 == 0)) {
+      wefti_open out;
+      assert_true(wefti_open_take(&table, corr[k], &out));
+      assert_true(out.id == open.id && out.corr == corr[k]);
+      assert_false(wefti_open_take(&table, corr[k], &out));
+      corr[k] = 0;
+      in--;
+    }
+    assert_int_equal(table.count, in);
+  }
+  for (size_t k = 0; k < KEYS; k++) {
+    wefti_open out;
+    assert_true(corr[k] == 0 || wefti_open_has_peer(&table, k % 7));
+    assert_int_equal(wefti_open_take(&table, corr[k], &out), corr[k] != 0);
+  }
+  assert_false(wefti_open_has_peer(&table, 1));
+  wefti_open_fini(ctx, &table);
+  return WEFT_OK;
+}
+
+static weft_err table_on(weft_ctx *ctx, void *self, const weft_msg *msg)
+{
+  (void)ctx;
+  (void)self;
+  (void)msg;
+  return WEFT_OK;
+}
+
+static void the_table_of_open_requests_loses_none(void **state)
+{
+  (void)state;
+  static const weft_actor_class table_class = { .name = "table",
+                                                .init = table_init,
+                                                .on = table_on };
+  world w;
+  weft_actor_id id;
+  world_open(&w);
+  assert_ok(weft_sim_spawn(w.sim, &table_class, NULL, NULL, &id));
   world_close(&w);
 }
 
@@ -962,6 +1028,7 @@ int main(void)
     cmocka_unit_test(a_dead_engine_is_503_at_once),
     cmocka_unit_test(a_frozen_engine_with_a_full_mailbox_is_503),
     cmocka_unit_test(answers_may_come_in_any_order),
+    cmocka_unit_test(the_table_of_open_requests_loses_none),
     cmocka_unit_test(only_a_caller_in_flight_is_reported_gone),
     cmocka_unit_test(a_long_body_does_not_hold_up_others),
     cmocka_unit_test(a_long_body_of_a_lost_connection_is_dropped),

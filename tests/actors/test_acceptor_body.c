@@ -146,6 +146,7 @@ static void children_are_told_apart_from_what_is_in_them(void **state)
     { "[\"{\"]", '{', false },
     { "[{\"a\":\"]\\\"[1\"},{}]", '{', true },
     { "[{\"a\":\"\\\\\"},null]", '{', false },
+    { "[{\"a\":\"\\\"},1\"},{}]", '{', true },
     { "{\"a\":\"b\",\"c\" : \"d\"}", '"', true },
     { "{\"a\":\"b\",\"c\":1}", '"', false },
     { "{\"a\":{\"b\":\"c\"}}", '"', false },

@@ -24,6 +24,7 @@ typedef struct world {
   size_t count;
   weft_actor_id link;   /* the last one that was connected */
   uint64_t live[RANKS]; /* incarnation of the child process, 0 = none */
+  weft_actor_id thread; /* what connect finds; 0 = a link of the supervisor's own */
   bool spawn_fails, connect_fails, immortal;
   char url[32];
 } world;
@@ -91,6 +92,10 @@ static weft_err fake_connect(void *arg, weft_ctx *ctx, const char *url,
   (void)snprintf(w->url, sizeof w->url, "%s", url);
   if (w->connect_fails) {
     return WEFT_E_SYS;
+  }
+  if (w->thread != 0) {
+    *out = w->thread;
+    return WEFT_OK;
   }
   const weft_err err = weft_spawn(ctx, &link_class, NULL, NULL, out);
   if (err == WEFT_OK) {
@@ -546,6 +551,20 @@ static void a_thread_is_fenced_without_being_stopped(void **state)
   world_close(&w);
 }
 
+static void a_thread_that_ends_is_down(void **state)
+{
+  (void)state;
+  world w;
+  world_open(&w, 1, false);
+  assert_ok(weft_sim_spawn(w.sim, &link_class, NULL, NULL, &w.thread));
+  say_ready_as(&w, 0, 1, 5, WEFT_MEMBER_THREAD);
+  assert_deeds(&w, "u");
+  weft_sim_kill(w.sim, w.thread);
+  pass(&w, 1);
+  assert_deeds(&w, "d");
+  world_close(&w);
+}
+
 /* ---- the end */
 
 static void stop_ends_every_child_and_then_itself(void **state)
@@ -620,7 +639,7 @@ static void a_down_that_cannot_be_sent_is_sent_later(void **state)
 static void any_failed_allocation_is_survived(void **state)
 {
   (void)state;
-  for (uint64_t nth = 1; nth <= 12; nth++) {
+  for (uint64_t nth = 1; nth <= 80; nth++) {
     world w;
     world_open(&w, 1, true);
     weft_sim_fail_alloc(w.sim, nth);
@@ -648,6 +667,23 @@ static void any_failed_allocation_is_survived(void **state)
       fenced += w.deeds[i].kind == FENCED;
     }
     assert_int_equal(fenced, 1);
+    world_close(&w);
+  }
+}
+
+static void a_child_is_watched_even_when_there_is_no_memory_for_its_timer(void **state)
+{
+  (void)state;
+  for (uint64_t nth = 1; nth <= 20; nth++) {
+    world w;
+    world_open(&w, 1, true);
+    weft_sim_fail_alloc(w.sim, nth);
+    pass(&w, 40000); /* it never says that it is ready */
+    size_t spawns = 0;
+    for (size_t i = 0; i < w.count; i++) {
+      spawns += w.deeds[i].kind == SPAWN;
+    }
+    assert_true(spawns >= 3);
     world_close(&w);
   }
 }
@@ -761,10 +797,12 @@ int main(void)
     cmocka_unit_test(a_fence_drops_the_link_of_a_joined_member),
     cmocka_unit_test(a_join_that_cannot_be_reached_leaves_the_rank_free),
     cmocka_unit_test(a_thread_is_fenced_without_being_stopped),
+    cmocka_unit_test(a_thread_that_ends_is_down),
     cmocka_unit_test(stop_ends_every_child_and_then_itself),
     cmocka_unit_test(stop_without_children_is_at_once),
     cmocka_unit_test(a_down_that_cannot_be_sent_is_sent_later),
     cmocka_unit_test(any_failed_allocation_is_survived),
+    cmocka_unit_test(a_child_is_watched_even_when_there_is_no_memory_for_its_timer),
     cmocka_unit_test(random_histories_keep_one_life_per_rank),
     cmocka_unit_test(bad_arguments_are_refused),
   };
