@@ -42,6 +42,7 @@ static void on_visible(void *arg, const wefti_visible *visible)
   weft_engine *e = arg;
   wefti_members_visible(e->members, visible->weights_sequence);
   wefti_visible_set(&e->visible, visible);
+  wefti_members_settle(e->members, visible->weights_sequence);
 }
 
 static void on_snapshot_request(void *arg, uint64_t id, weft_buf *request)

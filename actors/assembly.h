@@ -85,8 +85,11 @@ weft_err wefti_members_begin(wefti_members *members, weft_actor_id supervisor,
 /* Loop 0: from now on no child is started and to kill one is to ask it to end. */
 void wefti_members_end(wefti_members *members);
 uint32_t wefti_members_alive(wefti_members *members); /* loop 0: children still there */
-/* Loop 0: takes in what children have sent and ties it to what became visible. */
+/* Loop 0, before readers are sent to weights_sequence and after: each worker's can be
+ * pinned then; the one before can be pinned until then, although workers publish one by
+ * one. */
 void wefti_members_visible(wefti_members *members, uint64_t weights_sequence);
+void wefti_members_settle(wefti_members *members, uint64_t weights_sequence);
 void wefti_members_destroy(wefti_members *members);
 /* Any thread. */
 weft_err wefti_members_pin(wefti_members *members, uint32_t rank,

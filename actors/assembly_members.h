@@ -30,6 +30,7 @@ typedef struct wefti_joined {
 typedef struct wefti_thread_worker {
   wefti_device *device;
   weft_actor_id device_actor, actor;
+  const weft_snapshot *kept[2]; /* pinned: what is visible, and the one before */
 } wefti_thread_worker;
 
 struct wefti_members {
@@ -54,6 +55,9 @@ struct wefti_members {
 weft_err wefti_joins_begin(wefti_members *m, char *join_url, weft_why *why) WEFT_MUST_USE;
 void wefti_joins_connected(wefti_members *m, const char *url, weft_actor_id link);
 void wefti_joins_destroy(wefti_members *m);
+
+/* assembly_pins.c: the pins of ours, before the stores go */
+void wefti_members_let_go(wefti_members *m);
 
 /* assembly_threads.c: worker r has loops 1 + 2r (worker) and 2 + 2r (device) */
 weft_err wefti_threads_create(wefti_members *m, weft_why *why) WEFT_MUST_USE;

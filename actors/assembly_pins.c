@@ -62,8 +62,32 @@ void wefti_members_unpin(weft_pinned *pinned)
   }
 }
 
+/* A pin of ours keeps what is visible until readers were sent to the next. */
+static void keep(wefti_thread_worker *w, uint64_t weights_sequence)
+{
+  const weft_snapshot *snapshot;
+  if (w->kept[0] && w->kept[0]->weights_sequence == weights_sequence) {
+    return; /* only the label has changed */
+  }
+  if (weft_store_pin(wefti_device_store(w->device), weights_sequence, &snapshot) == WEFT_OK) {
+    w->kept[1] = w->kept[0];
+    w->kept[0] = snapshot;
+  }
+}
+
+static void let_go(wefti_thread_worker *w, size_t which)
+{
+  if (w->kept[which]) {
+    weft_store_unpin(wefti_device_store(w->device), w->kept[which]);
+    w->kept[which] = NULL;
+  }
+}
+
 void wefti_members_visible(wefti_members *m, uint64_t weights_sequence)
 {
+  for (uint32_t r = 0; m->threads && weights_sequence != 0 && r < m->world_size; r++) {
+    keep(&m->threads[r], weights_sequence);
+  }
   if (m->kind != WEFT_WORKERS_PROCESSES || weights_sequence == 0) {
     return;
   }
@@ -74,4 +98,22 @@ void wefti_members_visible(wefti_members *m, uint64_t weights_sequence)
     }
   }
   wefti_imports_visible(m->imports, weights_sequence);
+}
+
+void wefti_members_settle(wefti_members *m, uint64_t weights_sequence)
+{
+  for (uint32_t r = 0; m->threads && r < m->world_size; r++) {
+    let_go(&m->threads[r], 1);
+  }
+  if (m->kind == WEFT_WORKERS_PROCESSES) {
+    wefti_imports_settle(m->imports, weights_sequence);
+  }
+}
+
+void wefti_members_let_go(wefti_members *m)
+{
+  for (uint32_t r = 0; m->threads && r < m->world_size; r++) {
+    let_go(&m->threads[r], 0);
+    let_go(&m->threads[r], 1);
+  }
 }

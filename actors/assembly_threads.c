@@ -92,6 +92,7 @@ weft_err wefti_threads_begin(wefti_members *m, weft_why *why)
 
 void wefti_threads_destroy(wefti_members *m)
 {
+  wefti_members_let_go(m);
   for (uint32_t r = 0; m->threads && r < m->world_size; r++) {
     wefti_device_destroy(m->threads[r].device);
   }

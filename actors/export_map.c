@@ -346,13 +346,21 @@ void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence)
     seat *s = &all->seats[r];
     (void)pthread_mutex_lock(&s->lock);
     import *newest = s->imports;
-    const bool same = newest && newest->snapshot.weights_sequence == weights_sequence;
     if (newest && newest->snapshot.weights_sequence == 0 && !newest->retired) {
       newest->snapshot.weights_sequence = weights_sequence;
-      newest = newest->next;
     }
-    for (import *im = same ? NULL : newest; im; im = im->next) {
-      im->retired = true;
+    (void)pthread_mutex_unlock(&s->lock);
+  }
+}
+
+void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence)
+{
+  for (uint32_t r = 0; r < all->world_size; r++) {
+    seat *s = &all->seats[r];
+    (void)pthread_mutex_lock(&s->lock);
+    for (import *im = s->imports; im; im = im->next) {
+      const uint64_t own = im->snapshot.weights_sequence;
+      im->retired = im->retired || (own != 0 && own < weights_sequence);
     }
     (void)pthread_mutex_unlock(&s->lock);
     sweep(s);

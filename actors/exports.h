@@ -74,14 +74,15 @@ weft_err wefti_imports_create(weft_runtime *rt, uint32_t world_size,
                               const wefti_imports_ops *ops, wefti_imports **out)
     WEFT_MUST_USE;
 void wefti_imports_destroy(wefti_imports *imports); /* nothing may be pinned */
-/* Loop 0, these three.  Takes fds.  An unusable message is as good as none: what it was
+/* Loop 0, these four.  Takes fds.  An unusable message is as good as none: what it was
  * about cannot be pinned. */
 void wefti_imports_message(wefti_imports *imports, uint32_t rank, uint64_t incarnation,
                            const void *data, size_t len, int *fds, size_t nfds);
 void wefti_imports_gone(wefti_imports *imports, uint32_t rank, uint64_t incarnation);
-/* The newest of each rank is what weights_sequence means; older ones go with their
- * readers. */
+/* The newest of each rank is what weights_sequence means. */
 void wefti_imports_visible(wefti_imports *imports, uint64_t weights_sequence);
+/* All older ones go, with their readers. */
+void wefti_imports_settle(wefti_imports *imports, uint64_t weights_sequence);
 /* Any thread.  *holder is for unpin. */
 weft_err wefti_imports_pin(wefti_imports *imports, uint32_t rank,
                            uint64_t weights_sequence, const weft_snapshot **out,
