@@ -4,10 +4,10 @@
 #ifndef WEFT_STORE_H
 #define WEFT_STORE_H
 
+#include "weft/atomics.h"
 #include "weft/base.h"
 #include "weft/err.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -4,12 +4,12 @@
 #ifndef WEFT_HOST_SENDER_H
 #define WEFT_HOST_SENDER_H
 
+#include "weft/atomics.h"
 #include "weft/base.h"
 #include "weft/err.h"
 #include "weft/safetensors.h"
 #include "weft/transfer.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -7,12 +7,12 @@
 #ifndef WEFT_TRANSFER_H
 #define WEFT_TRANSFER_H
 
+#include "weft/atomics.h"
 #include "weft/base.h"
 #include "weft/digest.h"
 #include "weft/dtype.h"
 #include "weft/err.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
