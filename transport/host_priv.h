@@ -15,7 +15,7 @@
 
 /* Fits the second-level cache of anything current, and is large enough that the calls for
  * it do not count (measured: tests/bench/bench_host.c). */
-#define WEFTI_HOST_BLOCK ((size_t)128 << 10)
+#define WEFTI_HOST_BLOCK ((size_t)256 << 10)
 #define WEFTI_POLL_MS 50
 
 typedef struct wefti_host {

@@ -172,16 +172,19 @@ static weft_err add_slab(host_memory *h, uint64_t bytes, weft_why *why)
   if (h->last_id == UINT32_MAX) {
     return weft_whyf(why, WEFT_E_LIMIT, "host memory: out of slab ids");
   }
-  slab *s = calloc(1, sizeof *s + want / GRANULE);
-  if (s == NULL) {
-    return weft_whyf(why, WEFT_E_NOMEM, "host memory: no memory for a slab's table");
-  }
+  int fd;
   void *base = NULL;
-  weft_err err = open_slab(want, &s->fd, &base, why);
+  weft_err err = open_slab(want, &fd, &base, why);
   if (err != WEFT_OK) {
-    free(s);
     return err;
   }
+  slab *s = calloc(1, sizeof *s + want / GRANULE);
+  if (s == NULL) {
+    (void)munmap(base, want);
+    (void)close(fd);
+    return weft_whyf(why, WEFT_E_NOMEM, "host memory: no memory for a slab's table");
+  }
+  s->fd = fd;
   s->base = base;
   s->bytes = want;
   s->id = h->last_id + 1;

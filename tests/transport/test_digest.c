@@ -1,0 +1,97 @@
+#include "weft_test.h"
+
+#include "weft/digest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Known answers: `xxhsum -H2` and `sha256sum` of the same bytes. */
+static void known_answers(void **state)
+{
+  (void)state;
+  char text[WEFT_DIGEST_TEXT];
+  weft_digest_text(weft_digest_of("", 0), text);
+  assert_string_equal(text, "xxh3-128:99aa06d3014798d86001c324468d497f");
+  weft_digest_text(weft_digest_of("weft\n", 5), text);
+  assert_string_equal(text, "xxh3-128:a9aa0752f07e7acc2c625edfda306d0d");
+  uint8_t raw[WEFT_SHA256_BYTES];
+  char hex[WEFT_SHA256_TEXT];
+  assert_ok(weft_sha256("weft\n", 5, raw, hex));
+  assert_string_equal(hex,
+                      "261810a34c2798477964ccd631586139aa18feec334e146337c9e6f2486d0560");
+  assert_ok(weft_sha256(NULL, 0, raw, NULL));
+  assert_int_equal(raw[0], 0xe3);
+}
+
+static void streaming_is_the_same_in_any_pieces(void **state)
+{
+  (void)state;
+  enum { N = 5000 };
+  uint8_t data[N];
+  for (size_t i = 0; i < N; i++) {
+    data[i] = (uint8_t)(i * 131 + (i >> 8));
+  }
+  weft_hasher *h = weft_hasher_create();
+  assert_non_null(h);
+  const weft_digest want = weft_digest_of(data, N);
+  for (size_t piece = 1; piece < N; piece = piece * 2 + 1) {
+    weft_hasher_reset(h);
+    for (size_t at = 0; at < N; at += piece) {
+      weft_hasher_update(h, data + at, N - at < piece ? N - at : piece);
+    }
+    assert_true(weft_digest_equal(weft_hasher_value(h), want));
+  }
+  weft_hasher_destroy(h);
+}
+
+static void set_layout_is_what_the_header_says(void **state)
+{
+  (void)state;
+  const int64_t shape[] = { 2, 300 };
+  const weft_digest d = { 0x0102030405060708u, 0x090a0b0c0d0e0f10u };
+  static const uint8_t bytes[] = {
+    1, 0, 0, 0, 'w', 4, 0, 0, 0,  'i', 'n', 't', '8', 2,  0,  0, 0,
+    2, 0, 0, 0, 0,   0, 0, 0, 44, 1,   0,   0,   0,   0,  0,  0, 1,
+    2, 3, 4, 5, 6,   7, 8, 9, 10, 11,  12,  13,  14,  15, 16,
+  };
+  weft_hasher *h = weft_hasher_create();
+  assert_non_null(h);
+  assert_true(weft_digest_equal(weft_hasher_value(h), weft_digest_of(NULL, 0)));
+  weft_hasher_add_tensor(h, "w", "int8", 2, shape, d);
+  assert_true(
+      weft_digest_equal(weft_hasher_value(h), weft_digest_of(bytes, sizeof bytes)));
+  weft_hasher_destroy(h);
+}
+
+static void text_and_bytes_go_both_ways(void **state)
+{
+  (void)state;
+  const weft_digest d = { 0xfedcba9876543210u, 0x0123456789abcdefu };
+  uint8_t raw[WEFT_DIGEST_BYTES];
+  weft_digest_store(d, raw);
+  assert_int_equal(raw[0], 0xfe);
+  assert_int_equal(raw[15], 0xef);
+  assert_true(weft_digest_equal(weft_digest_load(raw), d));
+  char text[WEFT_DIGEST_TEXT];
+  weft_digest_text(d, text);
+  weft_digest back = { 0, 0 };
+  assert_true(weft_digest_parse(text, &back));
+  assert_true(weft_digest_equal(back, d));
+  assert_false(weft_digest_parse("xxh3-128:00", &back));
+  text[20] = 'G';
+  assert_false(weft_digest_parse(text, &back));
+  text[20] = '0';
+  text[0] = 'y';
+  assert_false(weft_digest_parse(text, &back));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(known_answers),
+    cmocka_unit_test(streaming_is_the_same_in_any_pieces),
+    cmocka_unit_test(set_layout_is_what_the_header_says),
+    cmocka_unit_test(text_and_bytes_go_both_ways),
+  };
+  return cmocka_run_group_tests_name("transport.digest", tests, NULL, NULL);
+}

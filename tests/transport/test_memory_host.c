@@ -1,0 +1,304 @@
+#define _GNU_SOURCE /* F_GET_SEALS */
+#include "weft_test.h"
+
+#include "weft/memory.h"
+#include "weft_fail.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MIB = 1 << 20, TENSORS = 40 };
+
+static weft_memory *create(uint64_t max_bytes)
+{
+  const weft_memory_host_opts opts = { .size = sizeof opts,
+                                       .slab_bytes = 8 * MIB,
+                                       .max_bytes = max_bytes };
+  weft_memory *m = NULL;
+  assert_ok(weft_memory_host_create(&opts, &m));
+  return m;
+}
+
+static uint64_t tensor_bytes(int i)
+{
+  return (uint64_t)(i * 7919 % 300) * 1024 + (uint64_t)i;
+}
+
+static void alloc_all(weft_memory *m, weft_extent *e)
+{
+  for (int i = 0; i < TENSORS; i++) {
+    assert_ok(weft_memory_alloc(m, tensor_bytes(i), &e[i], NULL));
+    assert_int_equal((uintptr_t)e[i].ptr % WEFT_EXTENT_ALIGN, 0);
+    if (e[i].bytes > 0) {
+      memset(e[i].ptr, i + 1, e[i].bytes);
+    }
+  }
+}
+
+static void free_all(weft_memory *m, const weft_extent *e)
+{
+  for (int i = 0; i < TENSORS; i++) {
+    const uint8_t *p = e[i].ptr;
+    for (uint64_t b = 0; b < e[i].bytes; b += 509) {
+      assert_int_equal(p[b], i + 1); /* nobody else wrote here */
+    }
+    weft_memory_free(m, &e[i]);
+  }
+}
+
+static weft_memory_stats stats_of(weft_memory *m)
+{
+  weft_memory_stats s;
+  weft_memory_stats_get(m, &s);
+  return s;
+}
+
+static void alternating_updates_reuse_their_pages(void **state)
+{
+  (void)state;
+  weft_memory *m = create(0);
+  weft_extent e[2][TENSORS];
+  alloc_all(m, e[0]);
+  alloc_all(m, e[1]);
+  const weft_memory_stats warm = stats_of(m);
+  assert_true(warm.fresh > 0);
+  for (int round = 0; round < 50; round++) {
+    weft_extent before[TENSORS];
+    memcpy(before, e[round % 2], sizeof before);
+    free_all(m, e[round % 2]);
+    weft_memory_trim(m, warm.used / 2);
+    alloc_all(m, e[round % 2]);
+    assert_memory_equal(before, e[round % 2], sizeof before); /* the very same places */
+  }
+  const weft_memory_stats after = stats_of(m);
+  assert_int_equal(after.fresh, warm.fresh);
+  assert_int_equal(after.mapped, warm.mapped);
+  assert_int_equal(after.used, warm.used);
+  free_all(m, e[0]);
+  free_all(m, e[1]);
+  assert_int_equal(stats_of(m).used, 0);
+  assert_int_equal(stats_of(m).extents, 0);
+  weft_memory_destroy(m);
+}
+
+static void a_partial_update_costs_its_own_size(void **state)
+{
+  (void)state;
+  weft_memory *m = create(0);
+  weft_extent e[TENSORS];
+  alloc_all(m, e);
+  const weft_memory_stats before = stats_of(m);
+  weft_extent one;
+  assert_ok(weft_memory_alloc(m, MIB, &one, NULL));
+  assert_true(stats_of(m).fresh - before.fresh <= MIB + 65536);
+  weft_memory_free(m, &one);
+  free_all(m, e);
+  weft_memory_destroy(m);
+}
+
+static void trim_gives_back(void **state)
+{
+  (void)state;
+  weft_memory *m = create(0);
+  weft_extent a;
+  weft_extent b;
+  weft_extent c;
+  assert_ok(weft_memory_alloc(m, 6 * MIB, &a, NULL));
+  assert_ok(weft_memory_alloc(m, 1 * MIB, &b, NULL));
+  assert_ok(weft_memory_alloc(m, 16 * MIB, &c, NULL));
+  assert_int_equal(stats_of(m).slabs, 2);
+  weft_memory_free(m, &c);
+  weft_memory_trim(m, 64 * MIB);
+  assert_int_equal(stats_of(m).slabs, 2); /* kept for the next update */
+  weft_memory_trim(m, 0);
+  assert_int_equal(stats_of(m).slabs, 1);
+  weft_memory_free(m, &a);
+  weft_memory_trim(m, 0); /* b holds the slab: a hole is made where a was */
+  assert_int_equal(stats_of(m).slabs, 1);
+  assert_true(stats_of(m).backed <= MIB + 65536);
+  struct stat sb;
+  uint64_t bytes;
+  assert_int_equal(fstat(weft_memory_slab_fd(m, b.slab, &bytes), &sb), 0);
+  assert_true((uint64_t)sb.st_blocks * 512 <= 2 * MIB);
+  assert_ok(weft_memory_alloc(m, 6 * MIB, &a, NULL)); /* and is filled again */
+  memset(a.ptr, 1, a.bytes);
+  weft_memory_free(m, &a);
+  weft_memory_free(m, &b);
+  weft_memory_trim(m, 0);
+  assert_int_equal(stats_of(m).mapped, 0);
+  weft_memory_destroy(m);
+}
+
+static void no_bytes_need_no_memory(void **state)
+{
+  (void)state;
+  weft_memory *m = create(0);
+  weft_extent e;
+  assert_ok(weft_memory_alloc(m, 0, &e, NULL));
+  assert_null(e.ptr);
+  assert_int_equal(e.slab, 0);
+  weft_memory_free(m, &e);
+  assert_int_equal(stats_of(m).slabs, 0);
+  weft_memory_destroy(m);
+}
+
+static void limits_are_errors(void **state)
+{
+  (void)state;
+  weft_memory *m = create(4 * MIB);
+  weft_extent a;
+  weft_extent b;
+  weft_why why = { 0 };
+  assert_ok(weft_memory_alloc(m, 4 * MIB, &a, NULL));
+  assert_err(weft_memory_alloc(m, 1, &b, &why), WEFT_E_LIMIT);
+  assert_non_null(strstr(why.text, "limit"));
+  assert_err(weft_memory_alloc(m, UINT64_MAX, &b, &why), WEFT_E_OVERFLOW);
+  const weft_err huge = weft_memory_alloc(m, (uint64_t)1 << 60, &b, &why);
+  assert_true(huge == WEFT_E_NOMEM || huge == WEFT_E_LIMIT || huge == WEFT_E_SYS);
+  assert_int_equal(stats_of(m).extents, 1);
+  weft_memory_free(m, &a);
+  weft_memory_destroy(m);
+}
+
+static void a_file_size_limit_is_an_error_and_no_signal(void **state)
+{
+  (void)state;
+  struct rlimit before;
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const struct rlimit small = { MIB, before.rlim_max };
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+  weft_memory *m = create(0);
+  weft_extent e;
+  assert_err(weft_memory_alloc(m, 100, &e, NULL), WEFT_E_LIMIT);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+  assert_ok(weft_memory_alloc(m, 100, &e, NULL));
+  weft_memory_free(m, &e);
+  weft_memory_destroy(m);
+}
+
+static void a_reopened_slab_cannot_be_written(void **state)
+{
+  (void)state;
+  weft_memory *m = create(0);
+  weft_extent e;
+  assert_ok(weft_memory_alloc(m, 100, &e, NULL));
+  memcpy(e.ptr, "weights", 8);
+  uint64_t bytes = 0;
+  const int fd = weft_memory_slab_fd(m, e.slab, &bytes);
+  assert_true(fd >= 0);
+  assert_int_equal(bytes, 8 * MIB);
+  assert_int_equal(weft_memory_slab_fd(m, e.slab + 1, &bytes), -1);
+  int ro = -1;
+  assert_ok(weft_slab_reopen(fd, &ro));
+  assert_true(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ro, 0) == MAP_FAILED);
+  assert_int_not_equal(ftruncate(ro, 0), 0);
+  assert_int_not_equal(ftruncate(fd, 0), 0); /* sealed */
+  assert_int_not_equal(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
+  assert_int_not_equal(fcntl(ro, F_GETFD) & FD_CLOEXEC, 0);
+  const char *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, ro, 0);
+  assert_true(p != MAP_FAILED);
+  assert_string_equal(p + e.offset, "weights");
+  assert_int_equal(munmap((void *)(uintptr_t)p, bytes), 0);
+  assert_int_equal(close(ro), 0);
+  weft_memory_free(m, &e);
+  weft_memory_destroy(m);
+  assert_err(weft_slab_reopen(-1, &ro), WEFT_E_SYS);
+}
+
+typedef struct releaser {
+  weft_memory *m;
+  weft_extent e[64];
+} releaser;
+
+static void *release(void *arg)
+{
+  releaser *r = arg;
+  for (int i = 0; i < 64; i++) {
+    weft_memory_free(r->m, &r->e[i]);
+  }
+  return NULL;
+}
+
+static void other_threads_may_release(void **state)
+{
+  (void)state;
+  weft_memory *m = create(0);
+  for (int round = 0; round < 20; round++) {
+    releaser r = { .m = m };
+    for (int i = 0; i < 64; i++) {
+      assert_ok(weft_memory_alloc(m, (uint64_t)(i + 1) * 999, &r.e[i], NULL));
+    }
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, release, &r), 0);
+    weft_extent mine;
+    for (int i = 0; i < 64; i++) {
+      assert_ok(weft_memory_alloc(m, 50000, &mine, NULL));
+      weft_memory_free(m, &mine);
+      weft_memory_trim(m, MIB);
+    }
+    assert_int_equal(pthread_join(thread, NULL), 0);
+  }
+  assert_int_equal(stats_of(m).used, 0);
+  weft_memory_destroy(m);
+}
+
+static void reserve_makes_one_slab(void **state)
+{
+  (void)state;
+  weft_memory *m = create(0);
+  weft_extent e[64];
+  assert_ok(weft_memory_reserve(m, 64 * MIB, NULL));
+  assert_int_equal(stats_of(m).backed, 0);
+  for (int i = 0; i < 64; i++) {
+    assert_ok(weft_memory_alloc(m, MIB, &e[i], NULL));
+  }
+  assert_int_equal(stats_of(m).slabs, 1);
+  for (int i = 0; i < 64; i++) {
+    weft_memory_free(m, &e[i]);
+  }
+  weft_memory_destroy(m);
+}
+
+static void each_failed_allocation_is_an_error(void **state)
+{
+  (void)state;
+  FOR_EACH_FAILURE
+  {
+    weft_memory *m = NULL;
+    weft_extent e = { .bytes = 0 };
+    weft_err err = weft_memory_host_create(NULL, &m);
+    if (err == WEFT_OK) {
+      err = weft_memory_alloc(m, 100, &e, NULL);
+    }
+    assert_int_equal(err, fail_hit ? WEFT_E_NOMEM : WEFT_OK);
+    if (m != NULL) {
+      weft_memory_free(m, &e);
+      assert_int_equal(stats_of(m).used, 0);
+    }
+    weft_memory_destroy(m);
+    END_UNLESS_FAILED
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(alternating_updates_reuse_their_pages),
+    cmocka_unit_test(a_partial_update_costs_its_own_size),
+    cmocka_unit_test(trim_gives_back),
+    cmocka_unit_test(no_bytes_need_no_memory),
+    cmocka_unit_test(limits_are_errors),
+    cmocka_unit_test(a_file_size_limit_is_an_error_and_no_signal),
+    cmocka_unit_test(a_reopened_slab_cannot_be_written),
+    cmocka_unit_test(other_threads_may_release),
+    cmocka_unit_test(reserve_makes_one_slab),
+    cmocka_unit_test(each_failed_allocation_is_an_error),
+  };
+  return cmocka_run_group_tests_name("transport.memory_host", tests, NULL, NULL);
+}
