@@ -809,6 +809,8 @@ static weft_err table_init(weft_ctx *ctx, void *self, const void *args)
       corr[k] = 0;
       in--;
     }
+    wefti_open none; /* keys are odd */
+    assert_false(wefti_open_take(&table, (weft_random(ctx) | 3) - 1, &none));
     assert_int_equal(table.count, in);
   }
   for (size_t k = 0; k < KEYS; k++) {
