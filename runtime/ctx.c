@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* getrandom, CLOCK_BOOTTIME */
-#include "sched.h"
+#include "scheduler.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* inbox.h -- the one way into a loop from other threads: a lock-free stack of message
  * chains that its owner empties at once, and the flag that says whether to wake it.
- * Not an actor's mailbox (sched.h). */
+ * Not an actor's mailbox (scheduler.h). */
 #ifndef WEFT_RUNTIME_INBOX_H
 #define WEFT_RUNTIME_INBOX_H
 

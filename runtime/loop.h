@@ -3,7 +3,7 @@
 #ifndef WEFT_RUNTIME_LOOP_H
 #define WEFT_RUNTIME_LOOP_H
 
-#include "sched.h"
+#include "scheduler.h"
 #include "weft/loop.h"
 
 #include <stdatomic.h>

@@ -3,7 +3,7 @@
 #define WEFT_RUNTIME_RT_H
 
 #include "loop.h"
-#include "sched.h"
+#include "scheduler.h"
 #include "weft/runtime.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 #include "weft/sim.h"
 
-#include "sched.h"
+#include "scheduler.h"
 
 #include <inttypes.h>
 #include <stdio.h>

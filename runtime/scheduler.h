@@ -1,9 +1,9 @@
-/* sched.h -- the actors of one loop: slots, mailboxes, run queue, open questions, timers.
+/* scheduler.h -- the actors of one loop: slots, mailboxes, run queue, open questions, timers.
  * The real loop (loop_ev.c) and the seeded one (sim.c) both drive this.  No I/O, no
  * libev, no clock of its own.  All functions: owner thread, unless they say any thread.
  */
-#ifndef WEFT_RUNTIME_SCHED_H
-#define WEFT_RUNTIME_SCHED_H
+#ifndef WEFT_RUNTIME_SCHEDULER_H
+#define WEFT_RUNTIME_SCHEDULER_H
 
 #include "inbox.h"
 #include "msg_pack.h"
@@ -252,7 +252,7 @@ static inline wefti_entry *wefti_entry_find(wefti_sched *s, uint64_t key)
   return e->key == key && e->state != WEFTI_ENTRY_FREE ? e : NULL;
 }
 
-/* sched.c */
+/* scheduler.c */
 weft_err wefti_sched_create(unsigned index, wefti_sched **out) WEFT_MUST_USE;
 /* Ends what lives, gives back what waits.  Others may still hold messages of its pool. */
 void wefti_sched_close(wefti_sched *s);
@@ -331,4 +331,4 @@ void wefti_outside_answer(wefti_sched *s, weft_msg *msg);
 void wefti_outside_died(weft_runtime *rt, weft_actor_id who);
 void wefti_outside_spawn(wefti_sched *s, weft_msg *msg, bool closed);
 
-#endif /* WEFT_RUNTIME_SCHED_H */
+#endif /* WEFT_RUNTIME_SCHEDULER_H */
