@@ -4,6 +4,7 @@ C++ by find_package(weft) and by pkg-config; and every public header alone, as C
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -35,10 +36,48 @@ def headers_alone(a, prefix, flags):
     return len(headers)
 
 
+def readme_programs(a, work, prefix, cflags):
+    """The README's C programs are whole: each is built by pkg-config and does what is said."""
+    text = a.readme.read_text()
+    programs = [b for b in re.findall(r"^```c\n(.*?)^```", text, re.M | re.S) if "int main(" in b]
+    if len(programs) != 2:
+        sys.exit(f"README.md holds {len(programs)} C programs, 2 are known here")
+    for i, source in enumerate(programs):
+        if len(source.splitlines()) >= 60:
+            sys.exit(f"README.md: program {i} has {len(source.splitlines())} lines, 59 at most")
+        (work / f"readme{i}.c").write_text(source)
+        run(a.cc, "-std=c17", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror",
+            work / f"readme{i}.c", "-o", work / f"readme{i}", *cflags)
+
+    checkpoint = work / "readme.safetensors"
+    run(sys.executable, a.readme.parent / "tools" / "make_checkpoint.py", checkpoint, "--seed", "1")
+    with subprocess.Popen([work / "readme0", "127.0.0.1:0"], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, text=True) as p:
+        try:
+            address = p.stdout.readline().removeprefix("listening on ").strip()
+            run(prefix / "bin" / "weft", "push", "--server", f"http://{address}", "--version", "v1",
+                checkpoint)
+            line = p.stdout.readline()
+        finally:
+            p.terminate()
+    if not re.fullmatch(r"version v1: \S+ = \S+ \S+ \.\.\.\n", line) or p.returncode != 0:
+        sys.exit(f"README.md: the first program ended with {p.returncode} and said {line!r}")
+
+    with subprocess.Popen([work / "readme1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as p:
+        line = p.stdout.readline() if p.poll() is None else ""
+        p.stdin.close()
+        rest = p.stdout.read()
+    if not re.search(r"version (default|labelled), sequence \d", line + rest) or p.returncode != 0:
+        sys.exit(f"README.md: the second program ended with {p.returncode}: {line!r} {rest!r}")
+    print("the README's programs do what they say")
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--build", type=pathlib.Path, required=True)
     p.add_argument("--consumer", type=pathlib.Path, required=True)
+    p.add_argument("--readme", type=pathlib.Path, required=True)
     p.add_argument("--cc", required=True)
     p.add_argument("--cxx", default="")
     p.add_argument("--sanitize", default="")
@@ -81,6 +120,7 @@ def main():
                 exe = work / f"by-pkg-config-{std}"
                 run(compiler, f"-std={std}", *flags, a.consumer / source, "-o", exe, *words)
                 print(f"pkg-config: {run(exe).strip()}")
+        readme_programs(a, work, prefix, [*flags, *words])
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
