@@ -108,11 +108,12 @@ static void head_at_the_limit_and_one_more(void **state)
   (void)state;
   fixture f;
   start(&f, (weft_http_opts){ 0 });
+  static const char end[4] = { '\r', '\n', '\r', '\n' };
   for (size_t over = 0; over < 2; over++) {
     char text[HEAD_MAX + 2];
     const int n = snprintf(text, sizeof text, "GET /weight_info HTTP/1.0\r\nX: ");
     memset(text + n, 'x', sizeof text - (size_t)n);
-    memcpy(text + HEAD_MAX + over - 4, "\r\n\r\n", 4);
+    memcpy(text + HEAD_MAX + over - sizeof end, end, sizeof end);
     assert_int_equal(one_shot(&f, text, HEAD_MAX + over), over == 0 ? 200 : 431);
   }
   char endless[HEAD_MAX]; /* not complete, and can no longer be */
