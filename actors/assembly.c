@@ -265,7 +265,8 @@ static weft_err open_control(weft_engine *e, weft_actor_id to, weft_why *why)
                                 .url = url,
                                 .to = to,
                                 .roles = UINT64_C(1) << WEFT_ROLE_ENGINE,
-                                .contexts = WEFTI_CONTROL_CONTEXTS };
+                                .contexts = WEFTI_CONTROL_CONTEXTS,
+                                .gone_type = WEFT_MSG_CLIENT_GONE };
   weft_actor_id port;
   return weft_port_spawn_on(e->rt, 0, &opts, e->control_url, sizeof e->control_url, &port,
                             why);

@@ -15,8 +15,15 @@ typedef struct open_request {
   bool used;
   uint64_t asked_corr; /* of our question to `to` */
   uint64_t corr;       /* of the frame */
+  uint64_t who;        /* its first field, 0 = none */
   uint16_t type;
 } open_request;
+
+/* Layout of every message of one u64. */
+typedef struct gone_msg {
+  weft_msg h;
+  weft_f_u64 who;
+} gone_msg;
 
 typedef struct port_actor {
   wefti_rep *rep;
@@ -26,6 +33,7 @@ typedef struct port_actor {
   uint64_t roles;
   uint32_t frame_max;
   unsigned contexts;
+  uint16_t gone_type;
   uint64_t garbage, refused;                 /* frames, counted */
   open_request open[WEFTI_REP_CONTEXTS_MAX]; /* by slot of rep */
 } port_actor;
@@ -78,6 +86,17 @@ static void answer(weft_ctx *ctx, port_actor *p, const weft_msg *msg)
   wefti_rep_answer(p->rep, slot, frame);
 }
 
+static uint64_t first_u64(const port_actor *p, const weft_msg *msg)
+{
+  const weft_msg_desc *d = weft_msg_desc_of(p->cat, msg->type);
+  if (d->field_count == 0 || d->fields[0].kind != WEFT_FIELD_u64) {
+    return 0;
+  }
+  uint64_t v;
+  memcpy(&v, (const char *)msg + d->fields[0].offset, sizeof v);
+  return v;
+}
+
 /* Asks `to`, or tells it when the frame is no question. */
 static void pass_on(weft_ctx *ctx, port_actor *p, unsigned slot, weft_msg *msg)
 {
@@ -97,7 +116,9 @@ static void pass_on(weft_ctx *ctx, port_actor *p, unsigned slot, weft_msg *msg)
     }
     return;
   }
-  p->open[slot] = (open_request){ .used = true, .corr = corr, .type = type };
+  p->open[slot] = (open_request){
+    .used = true, .corr = corr, .who = first_u64(p, msg), .type = type
+  };
   p->open[slot].asked_corr =
       weft_ask(ctx, p->to, msg, due == 0 ? 0 : (due > now ? due - now : 1));
 }
@@ -129,15 +150,29 @@ static void take(weft_ctx *ctx, port_actor *p, unsigned slot, nng_msg *frame)
   pass_on(ctx, p, slot, msg);
 }
 
+/* The asker's connection has closed: nobody waits for the answer. */
+static void hang_up(weft_ctx *ctx, port_actor *p, unsigned slot)
+{
+  const gone_msg gone = {
+    .h = { .type = p->gone_type, .flags = WEFT_MSG_F_RESERVED },
+    .who = p->open[slot].who,
+  };
+  weft_ask_cancel(ctx, p->open[slot].asked_corr);
+  p->open[slot] = (open_request){ 0 };
+  wefti_rep_answer(p->rep, slot, NULL);
+  if (p->gone_type != 0 && gone.who != 0 &&
+      weft_send(ctx, p->to, weft_msg_make(ctx, &gone.h)) != WEFT_OK) {
+    weft_log(ctx, WEFT_LOG_DEBUG, "not told that an asker is gone");
+  }
+}
+
 static void look(weft_ctx *ctx, port_actor *p)
 {
   unsigned slot;
   nng_msg *frame;
   for (unsigned i = 0; i < p->contexts; i++) {
     if (p->open[i].used && wefti_rep_gone(p->rep, i)) {
-      weft_ask_cancel(ctx, p->open[i].asked_corr);
-      p->open[i] = (open_request){ 0 };
-      wefti_rep_answer(p->rep, i, NULL);
+      hang_up(ctx, p, i);
     }
   }
   while (wefti_rep_next(p->rep, &slot, &frame)) { /* at most one per context */
@@ -158,6 +193,11 @@ static weft_err port_init(weft_ctx *ctx, void *self, const void *args)
   p->to = o->to;
   p->cat = weft_runtime_catalogue(p->rt);
   p->roles = o->roles;
+  p->gone_type = o->gone_type;
+  const weft_msg_desc *gone = weft_msg_desc_of(p->cat, o->gone_type);
+  if (o->gone_type != 0 && (gone == NULL || gone->size != sizeof(gone_msg))) {
+    return weft_whyf(a->why, WEFT_E_INVAL, "port: gone_type is no message of one u64");
+  }
   p->frame_max = o->frame_max == 0 ? FRAME_MAX : o->frame_max;
   p->contexts = o->contexts == 0 ? CONTEXTS : o->contexts;
   /* What nng posts while init runs finds no actor yet: look once afterwards. */

@@ -301,7 +301,13 @@ class Daemon:
         return {w["rank"]: w["pid"] for w in self.status()["workers"]}
 
     def checksums(self):
-        return self.ok("/weight_checker", {"action": "checksum"}).json["checksums"]
+        """Of what is live; a worker that is still letting go of an aborted update says so first."""
+        def ask():
+            r = self.post("/weight_checker", {"action": "checksum"})
+            return r if r.status != 503 else None
+        r = until(ask, "checksums", 10)
+        check(r.status == 200, f"POST /weight_checker answered {r}")
+        return r.json["checksums"]
 
     def is_ready(self):
         return self.get("/ready").status == 200

@@ -36,6 +36,9 @@ typedef struct weft_port_opts {
   uint64_t roles;       /* bit per role (1 << desc->to): other messages are refused and counted */
   unsigned contexts;    /* requests under way at once, 0 = 8 */
   uint32_t frame_max;   /* bytes, 0 = 40 MiB */
+  /* A message of one u64, told `to` when an asker's connection closes before its answer,
+   * with the first field of the question (when that is a u64): who it was.  0 = none. */
+  uint16_t gone_type;
 } weft_port_opts;
 
 /* Spawns the port on ctx's loop.  Answers go back by themselves; ASK_FAILED becomes an error
