@@ -56,15 +56,22 @@ static weft_err pin_default(weft_store *store, const weft_snapshot **out)
   }
 }
 
-/* The same with the slot's own number in place of current; reap clears the number before
- * it reads refs.  Newest is read first: what it says is published has its number set. */
+/* The default says what is newest here.  Older ones are found by their slot's number,
+ * which plays the part of current: reap clears it before it reads refs. */
 static weft_err pin_exact(weft_store *store, uint64_t sequence, const weft_snapshot **out)
 {
-  const uint64_t word = atomic_load_explicit(&store->current, memory_order_acquire);
-  if ((word & SLOT_MASK) == SLOT_HELD) {
-    return WEFT_E_UNAVAIL;
+  const weft_snapshot *live;
+  const weft_err err = pin_default(store, &live);
+  if (err != WEFT_OK) {
+    return err;
   }
-  if (sequence > atomic_load_explicit(&store->newest, memory_order_acquire)) {
+  const uint64_t newest = live->weights_sequence;
+  if (sequence == newest) {
+    *out = live;
+    return WEFT_OK;
+  }
+  weft_store_unpin(store, live);
+  if (sequence > newest) {
     return WEFT_E_NOT_YET;
   }
   for (unsigned i = 0; i < store->slot_count; i++) {

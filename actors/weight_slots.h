@@ -52,7 +52,6 @@ struct weft_store {
   /* generation << SLOT_BITS | slot.  Changes with every publish and is never the same
    * twice, so a reader that sees it unchanged knows that its slot was not reused. */
   _Alignas(64) _Atomic uint64_t current;
-  _Atomic uint64_t newest; /* the default's sequence; release/acquire with pin_exact */
   /* CLOCK_BOOTTIME until which readers are served.  Relaxed: it carries no data. */
   _Atomic uint64_t grant_until_ns;
   bool needs_grant;
@@ -61,7 +60,8 @@ struct weft_store {
   slot slots[SLOTS_MAX];
   pthread_mutex_t lock; /* writers only */
   unsigned slot_count;
-  unsigned live; /* the default's slot, or SLOT_NONE */
+  uint64_t newest; /* the default's sequence, 0 = none */
+  unsigned live;   /* the default's slot, or SLOT_NONE */
   bool held;
 };
 

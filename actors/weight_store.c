@@ -191,7 +191,7 @@ static void publish_locked(weft_store *store, unsigned index, uint64_t sequence)
   store->live = index;
   store->held = false;
   point_locked(store, index);
-  atomic_store_explicit(&store->newest, sequence, memory_order_release);
+  store->newest = sequence;
   if (old != SLOT_NONE) {
     retire_locked(store, old);
   }
@@ -201,7 +201,7 @@ weft_err wefti_store_publish(weft_store *store, uint64_t epoch, uint64_t sequenc
 {
   weft_err err = WEFT_OK;
   lock(store);
-  if (sequence > atomic_load_explicit(&store->newest, memory_order_relaxed)) {
+  if (sequence > store->newest) {
     const unsigned index = installed_locked(store, epoch);
     if (index == SLOT_NONE) {
       err = WEFT_E_STATE;
@@ -265,7 +265,7 @@ void wefti_store_forget(weft_store *store)
   store->held = false;
   store->live = SLOT_NONE;
   point_locked(store, SLOT_NONE);
-  atomic_store_explicit(&store->newest, 0, memory_order_release);
+  store->newest = 0;
   atomic_store_explicit(&store->grant_until_ns, 0, memory_order_relaxed);
   for (unsigned i = 0; i < store->slot_count; i++) {
     slot *s = &store->slots[i];

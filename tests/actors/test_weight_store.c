@@ -483,6 +483,8 @@ static void readers_never_see_freed_or_mixed_bytes(void **state)
   for (unsigned i = 0; i < READERS; i++) {
     assert_int_equal(pthread_join(readers[i].thread, NULL), 0);
     pins += readers[i].pins;
+  }
+  for (unsigned i = 0; i < READERS; i++) { /* all of them have ended */
     if (readers[i].wrong) {
       fail_msg("reader %u saw %s", i, readers[i].wrong);
     }
