@@ -234,7 +234,8 @@ static void on_proc_exit(weft_ctx *ctx, supervisor *self, const weft_proc_exit *
   if (m->incarnation != s->incarnation) {
     return; /* of a newcomer that was refused */
   }
-  weft_log(ctx, WEFT_LOG_WARN, "worker has ended: %s rank=%" PRIu32, why, m->rank);
+  weft_log(ctx, self->stopping ? WEFT_LOG_INFO : WEFT_LOG_WARN,
+           "worker has ended: %s rank=%" PRIu32, why, m->rank);
   judge_health(ctx, self, s);
   disarm(ctx, s);
   drop_link(ctx, s);

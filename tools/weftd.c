@@ -56,15 +56,14 @@ static void add_http(weft_json_writer *w, const char *const *http, size_t count)
   }
 }
 
-static void on_engine_ready(void *arg, weft_engine *engine)
+static void say_engine(const weft_engine *engine, bool ready)
 {
-  (void)arg;
   weft_engine_info info;
   weft_engine_info_get(engine, &info);
   weft_json_writer w;
   weft_jw_init(&w);
   weft_jw_object(&w, NULL);
-  weft_jw_bool(&w, "ready", true);
+  weft_jw_bool(&w, "ready", ready);
   add_http(&w, info.http, info.http_count);
   weft_jw_str(&w, "events", info.events_url);
   weft_jw_str(&w, "snapshot", info.snapshot_url);
@@ -76,6 +75,12 @@ static void on_engine_ready(void *arg, weft_engine *engine)
   weft_jw_str(&w, "boot_id", info.boot_id);
   weft_jw_end(&w);
   say_json(&w);
+}
+
+static void on_engine_ready(void *arg, weft_engine *engine)
+{
+  (void)arg;
+  say_engine(engine, true);
 }
 
 static void on_acceptor_ready(void *arg, const char *const *http, size_t count)
@@ -157,6 +162,9 @@ static int run_engine(const weftd_opts *o)
   weft_why why;
   if (weft_engine_create(&opts, &engine, &why) != WEFT_OK) {
     return failed(&why);
+  }
+  if (o->workers_join) {
+    say_engine(engine, false); /* whoever starts the workers has to know where they join */
   }
   int signo = 0;
   while (sigwait(&ends, &signo) != 0) {
