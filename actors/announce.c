@@ -73,7 +73,8 @@ weft_err wefti_announce_start(const wefti_announce_opts *opts, wefti_announce **
     return WEFT_E_NOMEM;
   }
   a->opts = *opts;
-  if (pthread_mutex_init(&a->lock, NULL) != 0 || pthread_cond_init(&a->changed, NULL) != 0 ||
+  if (pthread_mutex_init(&a->lock, NULL) != 0 ||
+      pthread_cond_init(&a->changed, NULL) != 0 ||
       pthread_create(&a->thread, NULL, announce_main, a) != 0) {
     free(a);
     return WEFT_E_SYS;

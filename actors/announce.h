@@ -1,6 +1,6 @@
 /* announce.h -- private to actors/.  A joined worker's thread that introduces it to the
- * engine, and again every few seconds: an engine that came back takes it in anew, one that
- * knows it answers the same.  Not the exchange itself (weft/join.h). */
+ * engine, and again every few seconds: an engine that came back takes it in anew, one
+ * that knows it answers the same.  Not the exchange itself (weft/join.h). */
 #ifndef WEFT_ACTORS_ANNOUNCE_H
 #define WEFT_ACTORS_ANNOUNCE_H
 

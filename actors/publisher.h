@@ -1,5 +1,6 @@
-/* publisher.h -- private to actors/.  Sends engine events to watchers, keeps the last ones
- * for replay and answers resync requests.  Sockets come through the operation table. */
+/* publisher.h -- private to actors/.  Sends engine events to watchers, keeps the last
+ * ones for replay and answers resync requests.  Sockets come through the operation table.
+ */
 #ifndef WEFT_ACTORS_PUBLISHER_H
 #define WEFT_ACTORS_PUBLISHER_H
 

@@ -1,6 +1,7 @@
 /* supervisor.h -- private to actors/.  Keeps one live incarnation per rank: starts child
- * processes, takes in those that join, restarts with back-off, fences, and tells engine_core
- * who is a member.  Processes and links themselves come through the operation table. */
+ * processes, takes in those that join, restarts with back-off, fences, and tells
+ * engine_core who is a member.  Processes and links themselves come through the operation
+ * table. */
 #ifndef WEFT_ACTORS_SUPERVISOR_H
 #define WEFT_ACTORS_SUPERVISOR_H
 
@@ -28,7 +29,8 @@ typedef struct wefti_supervisor_args {
   bool children;           /* true: spawn one per rank; false: wait for joins */
   uint32_t restart_min_ms; /* 0 = 50 */
   uint32_t restart_max_ms; /* 0 = 5,000 */
-  uint32_t ready_ms;       /* 0 = 10,000: a child that has not said PROC_READY by then is killed */
+  uint32_t
+      ready_ms; /* 0 = 10,000: a child that has not said PROC_READY by then is killed */
   wefti_member_ops ops;
 } wefti_supervisor_args;
 

@@ -7,8 +7,8 @@
 const char *weft_strerror(weft_err err)
 {
   switch (err) {
-#define WEFT_X(sym, val, text)                                                             \
-  case WEFT_E_##sym:                                                                       \
+#define WEFT_X(sym, val, text)                                                           \
+  case WEFT_E_##sym:                                                                     \
     return text;
     WEFT_ERR_TABLE(WEFT_X)
 #undef WEFT_X
@@ -19,8 +19,8 @@ const char *weft_strerror(weft_err err)
 const char *weft_err_name(weft_err err)
 {
   switch (err) {
-#define WEFT_X(sym, val, text)                                                             \
-  case WEFT_E_##sym:                                                                       \
+#define WEFT_X(sym, val, text)                                                           \
+  case WEFT_E_##sym:                                                                     \
     return #sym;
     WEFT_ERR_TABLE(WEFT_X)
 #undef WEFT_X

@@ -1,6 +1,7 @@
-/* scheduler.h -- the actors of one loop: slots, mailboxes, run queue, open questions, timers.
- * The real loop (loop_ev.c) and the seeded one (sim.c) both drive this.  No I/O, no
- * libev, no clock of its own.  All functions: owner thread, unless they say any thread.
+/* scheduler.h -- the actors of one loop: slots, mailboxes, run queue, open questions,
+ * timers. The real loop (loop_ev.c) and the seeded one (sim.c) both drive this.  No I/O,
+ * no libev, no clock of its own.  All functions: owner thread, unless they say any
+ * thread.
  */
 #ifndef WEFT_RUNTIME_SCHEDULER_H
 #define WEFT_RUNTIME_SCHEDULER_H

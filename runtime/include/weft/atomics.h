@@ -1,5 +1,5 @@
-/* weft/atomics.h -- <stdatomic.h> under the names that C and C++ share, for public headers.
- * Not for C files: these include <stdatomic.h>. */
+/* weft/atomics.h -- <stdatomic.h> under the names that C and C++ share, for public
+ * headers. Not for C files: these include <stdatomic.h>. */
 #ifndef WEFT_ATOMICS_H
 #define WEFT_ATOMICS_H
 

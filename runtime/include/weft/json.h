@@ -1,6 +1,7 @@
 /* weft/json.h -- JSON with limits: a scanner that finds the spans of an object's members
- * in one pass under a depth and node budget, trees, and a writer.  A NUL in a string, a lone surrogate, invalid UTF-8, a duplicate top-level
- * key, trailing text: refused with the byte position. */
+ * in one pass under a depth and node budget, trees, and a writer.  A NUL in a string, a
+ * lone surrogate, invalid UTF-8, a duplicate top-level key, trailing text: refused with
+ * the byte position. */
 #ifndef WEFT_JSON_H
 #define WEFT_JSON_H
 
@@ -26,6 +27,7 @@ typedef enum weft_json_kind {
 typedef struct weft_json_limits {
   size_t depth; /* nested arrays and objects, 0 = 64 */
   size_t nodes; /* values in all, 0 = 4,000,000 */
+  size_t members; /* of the root object, 0 = as many as nodes */
 } weft_json_limits;
 
 /* ---- scanner: text arrives in pieces, memory use is constant but for the top-level
@@ -37,8 +39,8 @@ typedef struct weft_json_span {
   size_t len; /* bytes */
 } weft_json_span;
 
-WEFT_API weft_err weft_json_scan_create(const weft_json_limits *limits, weft_json_scan **out)
-    WEFT_MUST_USE;
+WEFT_API weft_err weft_json_scan_create(const weft_json_limits *limits,
+                                        weft_json_scan **out) WEFT_MUST_USE;
 WEFT_API void weft_json_scan_destroy(weft_json_scan *scan);
 /* Errors: PROTO (not JSON), LIMIT (budget), NOMEM.  After an error: error_at, reason. */
 WEFT_API weft_err weft_json_scan_feed(weft_json_scan *scan, const void *data, size_t len)
@@ -47,8 +49,9 @@ WEFT_API weft_err weft_json_scan_feed(weft_json_scan *scan, const void *data, si
 WEFT_API weft_err weft_json_scan_end(weft_json_scan *scan) WEFT_MUST_USE;
 WEFT_API weft_json_span weft_json_scan_root(const weft_json_scan *scan);
 /* Member of the root object; kind NONE when absent or the root is no object. */
-WEFT_API weft_json_span weft_json_scan_member(const weft_json_scan *scan, const char *key);
-WEFT_API size_t weft_json_scan_error_at(const weft_json_scan *scan);     /* byte offset */
+WEFT_API weft_json_span weft_json_scan_member(const weft_json_scan *scan,
+                                              const char *key);
+WEFT_API size_t weft_json_scan_error_at(const weft_json_scan *scan);    /* byte offset */
 WEFT_API const char *weft_json_scan_reason(const weft_json_scan *scan); /* static text */
 
 /* ---- trees: parse scans first by itself, so the same limits and grammar hold.  Of equal
@@ -56,11 +59,13 @@ WEFT_API const char *weft_json_scan_reason(const weft_json_scan *scan); /* stati
 typedef struct weft_json weft_json; /* read-only tree node */
 /* Parses text[len]; trailing text is refused.  Caller frees the root.
  * Errors: PROTO, LIMIT, NOMEM, TRUNCATED; why (may be NULL) says position and reason. */
-WEFT_API weft_err weft_json_parse(const void *text, size_t len, const weft_json_limits *limits,
-                                  weft_json **out, weft_why *why) WEFT_MUST_USE;
-WEFT_API void weft_json_free(weft_json *root); /* NULL is a no-op */
+WEFT_API weft_err weft_json_parse(const void *text, size_t len,
+                                  const weft_json_limits *limits, weft_json **out,
+                                  weft_why *why) WEFT_MUST_USE;
+WEFT_API void weft_json_free(weft_json *root);                 /* NULL is a no-op */
 WEFT_API weft_json_kind weft_json_kind_of(const weft_json *v); /* NULL gives NONE */
-WEFT_API const weft_json *weft_json_get(const weft_json *object, const char *key); /* or NULL */
+WEFT_API const weft_json *weft_json_get(const weft_json *object,
+                                        const char *key); /* or NULL */
 WEFT_API size_t weft_json_count(const weft_json *array_or_object);
 WEFT_API const weft_json *weft_json_first(const weft_json *array_or_object);
 WEFT_API const weft_json *weft_json_next(const weft_json *v);
@@ -83,19 +88,25 @@ typedef struct weft_json_writer {
 } weft_json_writer;
 WEFT_API void weft_jw_init(weft_json_writer *w);
 WEFT_API void weft_jw_fini(weft_json_writer *w);
-WEFT_API void weft_jw_object(weft_json_writer *w, const char *key); /* key NULL inside arrays and at the root */
+WEFT_API void
+weft_jw_object(weft_json_writer *w,
+               const char *key); /* key NULL inside arrays and at the root */
 WEFT_API void weft_jw_array(weft_json_writer *w, const char *key);
 WEFT_API void weft_jw_end(weft_json_writer *w); /* closes the innermost */
-WEFT_API void weft_jw_str(weft_json_writer *w, const char *key, const char *s); /* NULL s gives null */
-WEFT_API void weft_jw_strn(weft_json_writer *w, const char *key, const char *s, size_t len);
+WEFT_API void weft_jw_str(weft_json_writer *w, const char *key,
+                          const char *s); /* NULL s gives null */
+WEFT_API void weft_jw_strn(weft_json_writer *w, const char *key, const char *s,
+                           size_t len);
 WEFT_API void weft_jw_u64(weft_json_writer *w, const char *key, uint64_t v);
 WEFT_API void weft_jw_i64(weft_json_writer *w, const char *key, int64_t v);
 WEFT_API void weft_jw_bool(weft_json_writer *w, const char *key, bool v);
 WEFT_API void weft_jw_null(weft_json_writer *w, const char *key);
-WEFT_API void weft_jw_raw(weft_json_writer *w, const char *key, const char *json, size_t len);
+WEFT_API void weft_jw_raw(weft_json_writer *w, const char *key, const char *json,
+                          size_t len);
 /* Ends writing: *out is NUL-terminated text that the caller free()s; len may be NULL.
  * Errors: NOMEM, LIMIT (depth), STATE (unbalanced). */
-WEFT_API weft_err weft_jw_take(weft_json_writer *w, char **out, size_t *len) WEFT_MUST_USE;
+WEFT_API weft_err weft_jw_take(weft_json_writer *w, char **out, size_t *len)
+    WEFT_MUST_USE;
 
 WEFT_END_DECLS
 

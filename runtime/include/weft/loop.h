@@ -40,7 +40,8 @@ WEFT_API void weft_alarm_destroy(weft_alarm *alarm);
  * must live until fn ran.  This is what nng callbacks do, and all they do.
  * Errors: NOMEM, CLOSED (the loop has ended; fn will not run). */
 typedef void weft_call_fn(void *arg);
-WEFT_API weft_err weft_loop_call(weft_loop *loop, weft_call_fn *fn, void *arg) WEFT_MUST_USE;
+WEFT_API weft_err weft_loop_call(weft_loop *loop, weft_call_fn *fn, void *arg)
+    WEFT_MUST_USE;
 
 /* CLOCK_MONOTONIC in milliseconds as of this loop turn.  Owner thread. */
 WEFT_API uint64_t weft_loop_now_ms(const weft_loop *loop);
@@ -48,8 +49,8 @@ WEFT_API uint64_t weft_loop_now_ms(const weft_loop *loop);
 /* A POSIX signal, delivered on this loop (signalfd; blocks it in the caller's
  * thread).  fn runs on the loop. */
 typedef struct weft_signal weft_signal;
-WEFT_API weft_err weft_signal_create(weft_loop *loop, int signo, weft_call_fn *fn, void *arg,
-                                     weft_signal **out) WEFT_MUST_USE;
+WEFT_API weft_err weft_signal_create(weft_loop *loop, int signo, weft_call_fn *fn,
+                                     void *arg, weft_signal **out) WEFT_MUST_USE;
 WEFT_API void weft_signal_destroy(weft_signal *signal);
 
 WEFT_END_DECLS

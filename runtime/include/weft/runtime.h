@@ -16,17 +16,18 @@ WEFT_BEGIN_DECLS
 
 typedef struct weft_runtime weft_runtime;
 
-typedef void weft_log_fn(void *arg, weft_log_level level, const char *who, const char *line);
+typedef void weft_log_fn(void *arg, weft_log_level level, const char *who,
+                         const char *line);
 
 enum { WEFT_LOOPS_MAX = 64 };
 typedef struct weft_runtime_opts {
-  size_t size;                     /* sizeof(weft_runtime_opts) */
-  unsigned loops;                  /* 1..WEFT_LOOPS_MAX; loop 0 is run by weft_runtime_run() */
+  size_t size;    /* sizeof(weft_runtime_opts) */
+  unsigned loops; /* 1..WEFT_LOOPS_MAX; loop 0 is run by weft_runtime_run() */
   const weft_catalogue *catalogue; /* borrows for the runtime's life; may be NULL */
   weft_log_fn *log;                /* any thread; NULL = silent */
   void *log_arg;
   weft_log_level log_level;
-  unsigned spin_us;                /* a loop polls its inbox so long before it blocks; 0 = off */
+  unsigned spin_us; /* a loop polls its inbox so long before it blocks; 0 = off */
 } weft_runtime_opts;
 
 WEFT_API weft_err weft_runtime_create(const weft_runtime_opts *opts, weft_runtime **out)
@@ -57,26 +58,28 @@ WEFT_API const weft_catalogue *weft_runtime_catalogue(const weft_runtime *rt);
 /* Spawns a root actor on a loop.  Before the loops run, or from any thread while they run
  * (then it waits until init has run over there: never call it from a loop's thread for
  * another loop). */
-WEFT_API weft_err weft_runtime_spawn(weft_runtime *rt, unsigned loop, const weft_actor_class *cls,
-                                     const void *args, const weft_spawn_opts *opts,
-                                     weft_actor_id *out) WEFT_MUST_USE;
+WEFT_API weft_err weft_runtime_spawn(weft_runtime *rt, unsigned loop,
+                                     const weft_actor_class *cls, const void *args,
+                                     const weft_spawn_opts *opts, weft_actor_id *out)
+    WEFT_MUST_USE;
 
 /* Any thread.  Takes a heap message (weft_msg_dup, weft_msg_decode) also on error; its
  * from, corr and flags stay as the caller set them.  Errors: FULL, DOWN, CLOSED. */
 WEFT_API weft_err weft_post(weft_runtime *rt, weft_actor_id to, weft_msg *msg);
 
-/* Any thread that is not a loop: asks and blocks until the answer, a heap message that the
- * caller owns and drops, or an error (TIMEOUT, DOWN, FULL, NOMEM, CLOSED).  Takes msg. */
-WEFT_API weft_err weft_call(weft_runtime *rt, weft_actor_id to, weft_msg *msg, uint64_t timeout_ms,
-                            weft_msg **answer) WEFT_MUST_USE;
+/* Any thread that is not a loop: asks and blocks until the answer, a heap message that
+ * the caller owns and drops, or an error (TIMEOUT, DOWN, FULL, NOMEM, CLOSED).  Takes
+ * msg. */
+WEFT_API weft_err weft_call(weft_runtime *rt, weft_actor_id to, weft_msg *msg,
+                            uint64_t timeout_ms, weft_msg **answer) WEFT_MUST_USE;
 
 /* Counters for /metrics and tests; any thread, monotonic. */
 typedef struct weft_runtime_stats {
-  uint64_t messages;      /* delivered */
-  uint64_t dropped_full;  /* refused by a full mailbox */
-  uint64_t dropped_late;  /* answers after their question's end */
-  uint64_t turns;         /* loop iterations: the heartbeat of the loop */
-  uint64_t actors;        /* alive now */
+  uint64_t messages;     /* delivered */
+  uint64_t dropped_full; /* refused by a full mailbox */
+  uint64_t dropped_late; /* answers after their question's end */
+  uint64_t turns;        /* loop iterations: the heartbeat of the loop */
+  uint64_t actors;       /* alive now */
 } weft_runtime_stats;
 WEFT_API void weft_runtime_stats_get(weft_runtime *rt, weft_runtime_stats *out);
 

@@ -24,7 +24,8 @@ typedef enum weft_sim_fate {
   WEFT_SIM_DELAY, /* *delay_ms later; may so be overtaken */
   WEFT_SIM_TWICE  /* delivered twice */
 } weft_sim_fate;
-typedef weft_sim_fate weft_sim_fate_fn(void *arg, const weft_msg *msg, uint64_t *delay_ms);
+typedef weft_sim_fate weft_sim_fate_fn(void *arg, const weft_msg *msg,
+                                       uint64_t *delay_ms);
 /* Called after every delivered message: check invariants here. */
 typedef void weft_sim_step_fn(void *arg, const weft_msg *delivered);
 
@@ -38,10 +39,12 @@ typedef struct weft_sim_opts {
   bool trace;             /* print every delivery to stderr */
 } weft_sim_opts;
 
-WEFT_API weft_err weft_sim_create(const weft_sim_opts *opts, weft_sim **out) WEFT_MUST_USE;
+WEFT_API weft_err weft_sim_create(const weft_sim_opts *opts, weft_sim **out)
+    WEFT_MUST_USE;
 WEFT_API void weft_sim_destroy(weft_sim *sim);
-WEFT_API weft_err weft_sim_spawn(weft_sim *sim, const weft_actor_class *cls, const void *args,
-                                 const weft_spawn_opts *opts, weft_actor_id *out) WEFT_MUST_USE;
+WEFT_API weft_err weft_sim_spawn(weft_sim *sim, const weft_actor_class *cls,
+                                 const void *args, const weft_spawn_opts *opts,
+                                 weft_actor_id *out) WEFT_MUST_USE;
 /* A message from nobody; a copy of tmpl is made.  INVAL: a host type (size not known). */
 WEFT_API weft_err weft_sim_send(weft_sim *sim, weft_actor_id to, const weft_msg *tmpl);
 /* Runs one runnable actor, picked by the seed, for one message.  false = all idle. */
@@ -59,7 +62,8 @@ WEFT_API void weft_sim_freeze(weft_sim *sim, weft_actor_id who, bool frozen);
 /* The n-th allocation from now fails (weft_alloc, message, timer, question); 0 = none. */
 WEFT_API void weft_sim_fail_alloc(weft_sim *sim, uint64_t nth);
 WEFT_API bool weft_sim_alive(const weft_sim *sim, weft_actor_id who);
-WEFT_API void *weft_sim_state(weft_sim *sim, weft_actor_id who); /* the actor's self, for checks */
+WEFT_API void *weft_sim_state(weft_sim *sim,
+                              weft_actor_id who); /* the actor's self, for checks */
 WEFT_API uint64_t weft_sim_random(weft_sim *sim);
 /* Folds (receiver, type, time) of every delivery so far. */
 WEFT_API uint64_t weft_sim_hash(const weft_sim *sim);

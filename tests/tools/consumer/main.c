@@ -1,11 +1,11 @@
-/* A stranger's C program: an engine in this process takes a push and its weights are read. */
+/* A stranger's C program: an engine in this process takes a push and its weights are
+ * read. */
 #define _POSIX_C_SOURCE 200809L /* mkstemp */
-#include <weft/weft.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <weft/weft.h>
 
 static int fail(const char *what, weft_err err, const weft_why *why)
 {
@@ -16,12 +16,14 @@ static int fail(const char *what, weft_err err, const weft_why *why)
 /* One tensor, w = [1, 2, 3, 4] as float32. */
 static int write_file(const char *path)
 {
-  static const char head[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}} ";
+  static const char head[] =
+      "{\"w\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}} ";
   const float data[4] = { 1, 2, 3, 4 };
   const unsigned char length[8] = { (unsigned char)(sizeof head - 1) };
   FILE *f = fopen(path, "wb");
   const int ok = f != NULL && fwrite(length, 8, 1, f) == 1 &&
-                 fwrite(head, sizeof head - 1, 1, f) == 1 && fwrite(data, sizeof data, 1, f) == 1;
+                 fwrite(head, sizeof head - 1, 1, f) == 1 &&
+                 fwrite(data, sizeof data, 1, f) == 1;
   return (f == NULL || fclose(f) != 0 || !ok) ? 1 : 0;
 }
 
@@ -33,7 +35,8 @@ static int push(weft_engine *engine, const char *path)
   if (err != WEFT_OK) {
     return fail("start", err, &why);
   }
-  snprintf(info, sizeof info, "{\"source\":{\"kind\":\"safetensors\",\"path\":\"%s\"}}", path);
+  snprintf(info, sizeof info, "{\"source\":{\"kind\":\"safetensors\",\"path\":\"%s\"}}",
+           path);
   err = weft_engine_update(engine, info, 0, &why);
   if (err != WEFT_OK) {
     return fail("update", err, &why);
@@ -55,8 +58,8 @@ static int read_back(weft_engine *engine)
   if (t != NULL && t->bytes == sizeof w) {
     memcpy(w, t->data, sizeof w);
   }
-  printf("version %s: w = %g %g %g %g\n", pinned.version, (double)w[0], (double)w[1], (double)w[2],
-         (double)w[3]);
+  printf("version %s: w = %g %g %g %g\n", pinned.version, (double)w[0], (double)w[1],
+         (double)w[2], (double)w[3]);
   const int good = strcmp(pinned.version, "consumer-1") == 0 && w[0] == 1 && w[3] == 4;
   weft_unpin(&pinned);
   return good ? 0 : 1;
@@ -65,7 +68,9 @@ static int read_back(weft_engine *engine)
 int main(void)
 {
   char path[] = "/tmp/weft-consumer-XXXXXX";
-  const weft_engine_opts opts = { .size = sizeof opts, .workers = WEFT_WORKERS_THREADS, .tp = 2 };
+  const weft_engine_opts opts = { .size = sizeof opts,
+                                  .workers = WEFT_WORKERS_THREADS,
+                                  .tp = 2 };
   weft_engine *engine = NULL;
   weft_why why = { .text = "" };
   const int fd = mkstemp(path);

@@ -1,6 +1,6 @@
-/* weft/join.h -- how a worker that somebody else started introduces itself: it opens its own
- * port, announces url, rank, world size and incarnation at the join URL, and both sides prove
- * that they know the token (HMAC-SHA256 over nonces) without sending it. */
+/* weft/join.h -- how a worker that somebody else started introduces itself: it opens its
+ * own port, announces url, rank, world size and incarnation at the join URL, and both
+ * sides prove that they know the token (HMAC-SHA256 over nonces) without sending it. */
 #ifndef WEFT_JOIN_H
 #define WEFT_JOIN_H
 
@@ -19,19 +19,20 @@ typedef struct weft_join_hello {
   uint64_t incarnation;
 } weft_join_hello;
 
-/* Runs on the loop, after the token was proved.  Answer OK to let it in, else the error and
- * text that the worker is told (EXISTS: rank taken, INVAL: wrong world size, …). */
+/* Runs on the loop, after the token was proved.  Answer OK to let it in, else the error
+ * and text that the worker is told (EXISTS: rank taken, INVAL: wrong world size, …). */
 typedef weft_err weft_join_fn(void *arg, const weft_join_hello *hello, weft_why *why);
 
 typedef struct weft_join_server weft_join_server;
 /* token NULL or "" is allowed on ipc:// only.  url_out as bound. */
 WEFT_API weft_err weft_join_listen(weft_loop *loop, const char *url, const char *token,
-                                   weft_join_fn *on_join, void *arg, char *url_out, size_t url_cap,
-                                   weft_join_server **out, weft_why *why) WEFT_MUST_USE;
+                                   weft_join_fn *on_join, void *arg, char *url_out,
+                                   size_t url_cap, weft_join_server **out, weft_why *why)
+    WEFT_MUST_USE;
 WEFT_API void weft_join_close(weft_join_server *server);
 
-/* The worker's side, blocking, at start: retries until deadline_ms has passed.  boot gets the
- * engine's boot id.  Errors: TIMEOUT, DENIED (token), or what on_join answered. */
+/* The worker's side, blocking, at start: retries until deadline_ms has passed.  boot gets
+ * the engine's boot id.  Errors: TIMEOUT, DENIED (token), or what on_join answered. */
 WEFT_API weft_err weft_join_announce(const char *url, const char *token,
                                      const weft_join_hello *hello, uint64_t deadline_ms,
                                      weft_why *why) WEFT_MUST_USE;

@@ -1,5 +1,5 @@
-/* weft/link.h -- an actor that stands for a peer in another process, over nng req/rep, and
- * the port on the other side.  Not here: joining and tokens (weft/join.h), spawning
+/* weft/link.h -- an actor that stands for a peer in another process, over nng req/rep,
+ * and the port on the other side.  Not here: joining and tokens (weft/join.h), spawning
  * (weft/process.h). */
 #ifndef WEFT_LINK_H
 #define WEFT_LINK_H
@@ -30,29 +30,34 @@ WEFT_API weft_err weft_link_spawn(weft_ctx *ctx, const weft_link_opts *opts,
                                   weft_actor_id *out) WEFT_MUST_USE;
 
 typedef struct weft_port_opts {
-  size_t size;          /* sizeof(weft_port_opts) */
-  const char *url;      /* to listen on; tcp port 0 picks one */
-  weft_actor_id to;     /* every decoded message goes there as a question from the port */
-  uint64_t roles;       /* bit per role (1 << desc->to): other messages are refused and counted */
-  unsigned contexts;    /* requests under way at once, 0 = 8 */
-  uint32_t frame_max;   /* bytes, 0 = 40 MiB */
+  size_t size;      /* sizeof(weft_port_opts) */
+  const char *url;  /* to listen on; tcp port 0 picks one */
+  weft_actor_id to; /* every decoded message goes there as a question from the port */
+  uint64_t
+      roles; /* bit per role (1 << desc->to): other messages are refused and counted */
+  unsigned contexts;  /* requests under way at once, 0 = 8 */
+  uint32_t frame_max; /* bytes, 0 = 40 MiB */
   /* A message of one u64, told `to` when an asker's connection closes before its answer,
    * with the first field of the question (when that is a u64): who it was.  0 = none. */
   uint16_t gone_type;
 } weft_port_opts;
 
-/* Spawns the port on ctx's loop.  Answers go back by themselves; ASK_FAILED becomes an error
- * frame, which a link turns into ASK_FAILED(same reason) at the asker.  url_out (may be
- * NULL) gets the address as bound.  Errors: SYS, EXISTS (a living socket there), with why. */
-WEFT_API weft_err weft_port_spawn(weft_ctx *ctx, const weft_port_opts *opts, char *url_out,
-                                  size_t url_cap, weft_actor_id *out, weft_why *why) WEFT_MUST_USE;
+/* Spawns the port on ctx's loop.  Answers go back by themselves; ASK_FAILED becomes an
+ * error frame, which a link turns into ASK_FAILED(same reason) at the asker.  url_out
+ * (may be NULL) gets the address as bound.  Errors: SYS, EXISTS (a living socket there),
+ * with why. */
+WEFT_API weft_err weft_port_spawn(weft_ctx *ctx, const weft_port_opts *opts,
+                                  char *url_out, size_t url_cap, weft_actor_id *out,
+                                  weft_why *why) WEFT_MUST_USE;
 
 /* The same from outside any actor, before or while the loops run. */
-WEFT_API weft_err weft_link_spawn_on(weft_runtime *rt, unsigned loop, const weft_link_opts *opts,
-                                     weft_actor_id *out) WEFT_MUST_USE;
-WEFT_API weft_err weft_port_spawn_on(weft_runtime *rt, unsigned loop, const weft_port_opts *opts,
-                                     char *url_out, size_t url_cap, weft_actor_id *out,
-                                     weft_why *why) WEFT_MUST_USE;
+WEFT_API weft_err weft_link_spawn_on(weft_runtime *rt, unsigned loop,
+                                     const weft_link_opts *opts, weft_actor_id *out)
+    WEFT_MUST_USE;
+WEFT_API weft_err weft_port_spawn_on(weft_runtime *rt, unsigned loop,
+                                     const weft_port_opts *opts, char *url_out,
+                                     size_t url_cap, weft_actor_id *out, weft_why *why)
+    WEFT_MUST_USE;
 
 WEFT_END_DECLS
 
