@@ -521,3 +521,19 @@ int one_shot(const fixture *f, const char *text, size_t len)
   client_close(&c);
   return status;
 }
+
+void body_is(const reply *r, const char *want)
+{
+  assert_int_equal(r->body_len, strlen(want));
+  assert_memory_equal(r->body, want, r->body_len);
+}
+
+void expect(client *c, reply *r, const char *request, int status, const char *body)
+{
+  client_text(c, request);
+  assert_true(client_reply(c, r, false));
+  if (r->status != status) {
+    fail_msg("%s: %s", request, r->head);
+  }
+  body_is(r, body);
+}

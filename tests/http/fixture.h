@@ -91,6 +91,10 @@ bool client_until(client *c, const char *text);
 bool client_at_end(client *c);
 bool reply_has(const reply *r, const char *line); /* a header line, exact */
 
+void body_is(const reply *r, const char *want);
+/* Sends request and takes one answer, which must be this one. */
+void expect(client *c, reply *r, const char *request, int status, const char *body);
+
 /* Sends text on a new connection, half closes when told to; status of the only answer (0:
  * closed without one).  Fails unless the server then closes. */
 int one_shot(const fixture *f, const char *text, size_t len);
