@@ -481,8 +481,8 @@ void weft_engine_destroy(weft_engine *engine)
   if (!engine) {
     return;
   }
-  wefti_watch_stop(engine->watch);
   stop_loops(engine);
+  wefti_watch_stop(engine->watch);
   wefti_calls_destroy(engine->calls);
   wefti_front_destroy(engine->front);
   weft_jsonrep_destroy(engine->snapshot);

@@ -132,10 +132,13 @@ struct weft_engine {
   struct wefti_watch *watch; /* remote: follows the events */
 };
 
-/* assembly_watch.c: commits of an engine elsewhere, on a thread of its own. */
+/* assembly_watch.c: a thread that follows the events of an engine elsewhere and posts
+ * EVENT and EVENT_STATUS to an actor; what was missed for good comes as a status and an
+ * event "weights.resync".  While the loops run. */
 typedef struct wefti_watch wefti_watch;
-weft_err wefti_watch_start(weft_engine *engine, wefti_watch **out) WEFT_MUST_USE;
-void wefti_watch_stop(wefti_watch *watch);
+weft_err wefti_watch_start(weft_runtime *rt, wefti_calls *calls, weft_actor_id to,
+                           wefti_watch **out) WEFT_MUST_USE;
+void wefti_watch_stop(wefti_watch *watch); /* before or after the loops' end */
 
 /* Calls fn with what a commit's JSON says; false if it is none.  previous_missed: see
  * weft_commit.missed. */

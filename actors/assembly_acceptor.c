@@ -1,4 +1,5 @@
 #include "assembly.h"
+#include "publisher.h"
 #include "relay.h"
 #include "weft/serve.h"
 
@@ -11,6 +12,9 @@ enum { DRAIN_MS = 1000, TICK_MS = 10, ACTORS_MS = 1500 };
 typedef struct acceptor_process {
   weft_runtime *rt;
   weft_actor_id relay;
+  weft_actor_id publisher; /* of the engine's events, to this process's streams */
+  wefti_calls *calls;
+  wefti_watch *watch;
   wefti_front *front;
   weft_signal *signals[2];
   weft_alarm *ending;
@@ -39,6 +43,29 @@ static void begin_end(void *arg)
   weft_alarm_start(p->ending, 0);
 }
 
+static void publish(void *arg, const char *topic, uint64_t sequence, const weft_buf *json)
+{
+  const acceptor_process *p = arg;
+  wefti_front_event(p->front, topic, sequence, json);
+}
+
+static weft_err spawn_actors(acceptor_process *p, const weft_acceptor_opts *o)
+{
+  const wefti_relay_args relay = { .url = o->engine,
+                                   .ops = { .connect = wefti_link_make } };
+  weft_err err =
+      weft_runtime_spawn(p->rt, 0, &wefti_relay_class, &relay, NULL, &p->relay);
+  if (err == WEFT_OK) {
+    const wefti_publisher_args publisher = { .ops = { .publish = publish, .arg = p } };
+    err = weft_runtime_spawn(p->rt, 0, &wefti_publisher_class, &publisher, NULL,
+                             &p->publisher);
+  }
+  if (err == WEFT_OK) {
+    err = wefti_calls_create(p->rt, &p->calls);
+  }
+  return err == WEFT_OK ? wefti_calls_spawn(p->calls, p->relay) : err;
+}
+
 static weft_err make(acceptor_process *p, const weft_acceptor_opts *o, weft_why *why)
 {
   weft_err err = wefti_runtime_make(1, o->log, o->log_arg, o->log_level, &p->rt);
@@ -46,14 +73,13 @@ static weft_err make(acceptor_process *p, const weft_acceptor_opts *o, weft_why 
     err = weft_alarm_create(weft_runtime_loop(p->rt, 0), end_tick, p, &p->ending);
   }
   if (err == WEFT_OK) {
-    const wefti_relay_args relay = { .url = o->engine,
-                                     .ops = { .connect = wefti_link_make } };
-    err = weft_runtime_spawn(p->rt, 0, &wefti_relay_class, &relay, NULL, &p->relay);
+    err = spawn_actors(p, o);
   }
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "the acceptor cannot start: %s", weft_strerror(err));
   }
   const wefti_front_opts front = { .engine = p->relay,
+                                   .publisher = p->publisher,
                                    .http = o->http,
                                    .http_count = o->http_count,
                                    .token = o->http_token,
@@ -78,7 +104,12 @@ weft_err weft_acceptor_run(const weft_acceptor_opts *opts, weft_why *why)
   }
   acceptor_process p = { .rt = NULL };
   wefti_block_ends(); /* before there are threads that would take them */
-  const weft_err err = make(&p, opts, why);
+  weft_err err = make(&p, opts, why);
+  if (err == WEFT_OK) {
+    err = wefti_watch_start(p.rt, p.calls, p.publisher, &p.watch);
+    (void)weft_whyf(err == WEFT_OK ? NULL : why, err,
+                    "cannot follow the engine's events");
+  }
   if (err == WEFT_OK) {
     size_t count;
     const char *const *http = wefti_front_addresses(p.front, &count);
@@ -87,6 +118,8 @@ weft_err weft_acceptor_run(const weft_acceptor_opts *opts, weft_why *why)
     }
     weft_runtime_run(p.rt);
   }
+  wefti_watch_stop(p.watch);
+  wefti_calls_destroy(p.calls);
   wefti_front_destroy(p.front);
   for (size_t i = 0; i < 2; i++) {
     weft_signal_destroy(p.signals[i]);

@@ -19,6 +19,32 @@ weft_err wefti_link_make(void *arg, weft_ctx *ctx, const char *url, weft_actor_i
   return weft_link_spawn(ctx, &opts, out);
 }
 
+/* The actor that calls on_commit for a remote engine. */
+static weft_err teller_init(weft_ctx *ctx, void *state, const void *args)
+{
+  (void)ctx;
+  *(weft_engine **)state = *(weft_engine *const *)args;
+  return WEFT_OK;
+}
+
+static weft_err teller_on(weft_ctx *ctx, void *state, const weft_msg *msg)
+{
+  const weft_engine *e = *(weft_engine *const *)state;
+  if (msg->type == WEFT_MSG_EVENT) {
+    const weft_event *event = (const weft_event *)msg;
+    const bool missed = strcmp(event->topic.p, "weights.resync") == 0;
+    if (missed || event->sequence != 0) {
+      (void)wefti_commit_tell(event->json, missed, e->on_commit, e->arg);
+    }
+  } else if (msg->type == WEFT_MSG_STOP) {
+    weft_stop(ctx, WEFT_OK);
+  }
+  return WEFT_OK;
+}
+
+static const weft_actor_class teller_class = { "commits", sizeof(weft_engine *),
+                                               teller_init, NULL, teller_on };
+
 static weft_err build_remote(weft_engine *e, const weft_connect_opts *o, weft_why *why)
 {
   weft_err err = wefti_runtime_make(1, o->log, o->log_arg, o->log_level, &e->rt);
@@ -33,12 +59,16 @@ static weft_err build_remote(weft_engine *e, const weft_connect_opts *o, weft_wh
   if (err == WEFT_OK) {
     err = wefti_calls_spawn(e->calls, e->core);
   }
+  weft_actor_id teller = 0;
+  if (err == WEFT_OK && e->on_commit) {
+    err = weft_runtime_spawn(e->rt, 0, &teller_class, &e, NULL, &teller);
+  }
   if (err == WEFT_OK) {
     err = weft_runtime_start_all(e->rt);
     e->started = err == WEFT_OK;
   }
   if (err == WEFT_OK && e->on_commit) {
-    err = wefti_watch_start(e, &e->watch);
+    err = wefti_watch_start(e->rt, e->calls, teller, &e->watch);
   }
   return err == WEFT_OK ? WEFT_OK
                         : weft_whyf(why, err, "client of %s: cannot start: %s",

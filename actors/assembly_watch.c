@@ -7,46 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Commits of an engine elsewhere: a thread that finds its sockets, follows its events and
- * hands commits to the loop, where callbacks run. */
+/* Events of an engine elsewhere: a thread that finds its sockets, follows them and posts
+ * what comes to an actor. */
 
 enum { LOOK_MS = 100, STATUS_MS = 2000, NEXT_MS = 1000 };
 
 struct wefti_watch {
-  weft_engine *engine;
+  weft_runtime *rt;
+  wefti_calls *calls;
+  weft_actor_id to;
   pthread_t thread;
   pthread_mutex_t lock; /* over sub and stopping */
   pthread_cond_t changed;
   weft_sub *sub;
   bool stopping;
-  weft_actor_id teller;
 };
-
-/* ---- the actor that calls on_commit */
-
-static weft_err teller_init(weft_ctx *ctx, void *state, const void *args)
-{
-  (void)ctx;
-  *(weft_engine **)state = *(weft_engine *const *)args;
-  return WEFT_OK;
-}
-
-static weft_err teller_on(weft_ctx *ctx, void *state, const weft_msg *msg)
-{
-  const weft_engine *e = *(weft_engine *const *)state;
-  if (msg->type == WEFT_MSG_EVENT) {
-    const weft_event *event = (const weft_event *)msg;
-    (void)wefti_commit_tell(event->json, event->sequence != 0, e->on_commit, e->arg);
-  } else if (msg->type == WEFT_MSG_STOP) {
-    weft_stop(ctx, WEFT_OK);
-  }
-  return WEFT_OK;
-}
-
-static const weft_actor_class teller_class = { "commits", sizeof(weft_engine *),
-                                               teller_init, NULL, teller_on };
-
-/* ---- the thread */
 
 static bool is_stopping(wefti_watch *w)
 {
@@ -82,7 +57,7 @@ static bool find_urls(wefti_watch *w, char events[WEFTI_URL_MAX],
   weft_result *result = NULL;
   weft_json *root = NULL;
   bool found = false;
-  if (weft_engine_call(w->engine, &request, &result, NULL) == WEFT_OK &&
+  if (wefti_calls_wait(w->calls, &request, &result, NULL) == WEFT_OK &&
       weft_json_parse(result->body, result->body_len, NULL, &root, NULL) == WEFT_OK) {
     const char *e = weft_json_str(weft_json_get(root, "events"));
     const char *s = weft_json_str(weft_json_get(root, "snapshot"));
@@ -96,16 +71,36 @@ static bool find_urls(wefti_watch *w, char events[WEFTI_URL_MAX],
   return found;
 }
 
-static void tell(wefti_watch *w, const weft_sub_event *event)
+static uint64_t sequence_of(const weft_buf *json)
 {
-  if (event->kind == WEFT_SUB_STATUS ||
-      (event->kind == WEFT_SUB_EVENT && strcmp(event->topic, "weights.commit") != 0)) {
-    return;
+  weft_json *root = NULL;
+  int64_t n = 0;
+  if (weft_json_parse(json->data, json->len, NULL, &root, NULL) == WEFT_OK &&
+      (!weft_json_i64(weft_json_get(root, "sequence"), &n) || n < 0)) {
+    n = 0;
   }
-  const weft_event note = { .h = { .type = WEFT_MSG_EVENT },
-                            .sequence = event->kind == WEFT_SUB_RESYNC,
-                            .json = event->json };
-  (void)wefti_post(w->engine->rt, w->teller, &note.h);
+  weft_json_free(root);
+  return (uint64_t)n;
+}
+
+/* A message that finds no room is a gap that the receiver closes by the next status. */
+static void tell(const wefti_watch *w, const weft_sub_event *event)
+{
+  weft_event note = { .h = { .type = WEFT_MSG_EVENT }, .json = event->json };
+  if (event->kind != WEFT_SUB_EVENT) {
+    const weft_event_status status = { .h = { .type = WEFT_MSG_EVENT_STATUS },
+                                       .json = event->json };
+    (void)wefti_post(w->rt, w->to, &status.h);
+    note.topic = WEFT_STR("weights.resync");
+  } else {
+    note.topic = wefti_str(event->topic);
+  }
+  if (strcmp(note.topic.p, "weights.commit") == 0) {
+    note.sequence = sequence_of(event->json);
+  }
+  if (event->kind != WEFT_SUB_STATUS) {
+    (void)wefti_post(w->rt, w->to, &note.h);
+  }
 }
 
 static void set_sub(wefti_watch *w, weft_sub *sub)
@@ -149,18 +144,19 @@ static void *watch_main(void *arg)
   return NULL;
 }
 
-weft_err wefti_watch_start(weft_engine *engine, wefti_watch **out)
+weft_err wefti_watch_start(weft_runtime *rt, wefti_calls *calls, weft_actor_id to,
+                           wefti_watch **out)
 {
   wefti_watch *w = calloc(1, sizeof *w);
   if (!w) {
     return WEFT_E_NOMEM;
   }
-  w->engine = engine;
-  weft_err err =
-      weft_runtime_spawn(engine->rt, 0, &teller_class, &engine, NULL, &w->teller);
-  if (err != WEFT_OK || pthread_mutex_init(&w->lock, NULL) != 0) {
+  w->rt = rt;
+  w->calls = calls;
+  w->to = to;
+  if (pthread_mutex_init(&w->lock, NULL) != 0) {
     free(w);
-    return err != WEFT_OK ? err : WEFT_E_NOMEM;
+    return WEFT_E_NOMEM;
   }
   if (pthread_cond_init(&w->changed, NULL) != 0 ||
       pthread_create(&w->thread, NULL, watch_main, w) != 0) {

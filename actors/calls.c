@@ -24,6 +24,7 @@ struct wefti_calls {
   pthread_mutex_t lock; /* over the fields below */
   call_record *open;
   uint64_t next_number;
+  bool closed; /* the actor has ended: nothing more comes in */
   bool has_thread;
   pthread_t thread; /* that runs the callbacks */
 };
@@ -110,19 +111,28 @@ void weft_result_free(weft_result *result)
 
 /* ---- the book */
 
-static call_record *book_add(wefti_calls *calls, weft_result_fn *fn, void *arg)
+static weft_err book_add(wefti_calls *calls, weft_result_fn *fn, void *arg,
+                         uint64_t *number)
 {
   call_record *record = calloc(1, sizeof *record);
   if (record) {
     record->fn = fn;
     record->arg = arg;
     (void)pthread_mutex_lock(&calls->lock);
-    record->number = ++calls->next_number;
-    record->next = calls->open;
-    calls->open = record;
+    const bool closed = calls->closed;
+    *number = ++calls->next_number;
+    record->number = *number;
+    if (!closed) {
+      record->next = calls->open;
+      calls->open = record;
+    }
     (void)pthread_mutex_unlock(&calls->lock);
+    if (closed) {
+      free(record);
+      return WEFT_E_CLOSED;
+    }
   }
-  return record;
+  return record ? WEFT_OK : WEFT_E_NOMEM;
 }
 
 static call_record *book_take(wefti_calls *calls, uint64_t number, uint64_t corr)
@@ -157,6 +167,22 @@ static void finish_record(call_record *record, const weft_result *result)
   if (record) {
     record->fn(record->arg, result);
     free(record);
+  }
+}
+
+static void close_book(wefti_calls *calls)
+{
+  weft_result result;
+  result_failed(&result, WEFT_E_CLOSED, WEFT_OUTCOME_UNKNOWN);
+  (void)pthread_mutex_lock(&calls->lock);
+  calls->closed = true;
+  call_record *open = calls->open;
+  calls->open = NULL;
+  (void)pthread_mutex_unlock(&calls->lock);
+  while (open) {
+    call_record *record = open;
+    open = record->next;
+    finish_record(record, &result);
   }
 }
 
@@ -231,8 +257,18 @@ static weft_err calls_on(weft_ctx *ctx, void *state, const weft_msg *msg)
   return WEFT_OK;
 }
 
+/* Whoever waits on another thread must not wait for an actor that is no more. */
+static void calls_fini(weft_ctx *ctx, void *state)
+{
+  (void)ctx;
+  const calls_actor *self = state;
+  if (self->calls) {
+    close_book(self->calls);
+  }
+}
+
 static const weft_actor_class calls_class = { "calls", sizeof(calls_actor), calls_init,
-                                              NULL, calls_on };
+                                              calls_fini, calls_on };
 
 /* ---- requests */
 
@@ -400,17 +436,21 @@ weft_err wefti_calls_submit(wefti_calls *calls, const weft_request *request,
   if (err != WEFT_OK) {
     return err;
   }
-  call_record *record = book_add(calls, fn, arg);
-  if (!record) {
+  uint64_t number;
+  err = book_add(calls, fn, arg, &number);
+  if (err != WEFT_OK) {
     weft_msg_drop(weft_messages(), msg);
-    return WEFT_E_NOMEM;
+    return err;
   }
-  const uint64_t number = record->number;
   msg->corr = number;
   msg->due_ms = request->timeout_ms; /* the actor's business, no date yet */
   err = weft_post(calls->rt, calls->actor, msg);
   if (err != WEFT_OK) {
-    free(book_take(calls, number, 0));
+    call_record *record = book_take(calls, number, 0);
+    if (!record) {
+      return WEFT_OK; /* the actor's end has answered it */
+    }
+    free(record);
   }
   return err == WEFT_E_DOWN ? WEFT_E_CLOSED : err;
 }
@@ -505,13 +545,7 @@ void wefti_calls_destroy(wefti_calls *calls)
   if (!calls) {
     return;
   }
-  weft_result closed;
-  result_failed(&closed, WEFT_E_CLOSED, WEFT_OUTCOME_UNKNOWN);
-  while (calls->open) { /* nobody else is there any more */
-    call_record *record = calls->open;
-    calls->open = record->next;
-    finish_record(record, &closed);
-  }
+  close_book(calls);
   (void)pthread_mutex_destroy(&calls->lock);
   free(calls);
 }
