@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A body has a handful of members: one that has a million is no work for the loop. */
+enum { MEMBERS_MAX = 1024 };
+static const weft_json_limits limits = { .members = MEMBERS_MAX };
+
 enum {
   SLICE = 256 * 1024, /* bytes of a body read per turn of the loop */
   QUERY_MS = 5000,    /* patience for what the engine answers by itself */
@@ -16,13 +20,19 @@ enum {
   GRACE_MS = 5000     /* the engine's own deadline comes first */
 };
 
-/* A long body that is read slice by slice, so that others get their turns. */
+/* A long body that is read slice by slice, so that others get their turns: first scanned,
+ * then its info copied. */
 typedef struct job {
   struct job *next;
   weft_http_call *call; /* heap copy */
   weft_json_scan *scan;
-  size_t at;      /* bytes read */
+  size_t at;      /* bytes scanned */
   uint64_t timer; /* the next slice */
+  weft_buf *info; /* NULL while the scan is not done */
+  size_t copied;  /* bytes of info */
+  wefti_walk walk;
+  wefti_query query;
+  wefti_fields fields;
 } job;
 
 typedef struct acceptor {
@@ -140,11 +150,48 @@ static void refuse(acceptor *self, const weft_http_call *call, const wefti_probl
   wefti_reply_problem(&self->args.ops, call->id, bad);
 }
 
-/* The body is read; scan is NULL when there is none. */
+/* What query and body say.  false: answered. */
+static bool read_request(acceptor *self, const weft_http_call *call,
+                         const wefti_body *body, wefti_query *query, wefti_fields *fields)
+{
+  wefti_problem bad = { 0 };
+  if (!wefti_query_read(call->route, call->query.len > 0 ? call->query.p : "", query,
+                        &bad)) {
+    refuse(self, call, &bad);
+    return false;
+  }
+  const weft_err err = wefti_body_read(call->route, body, fields, &bad);
+  if (err == WEFT_E_NOMEM) {
+    wefti_reply_nomem(&self->args.ops, call->id);
+    return false;
+  }
+  if (err != WEFT_OK) {
+    refuse(self, call, &bad);
+    return false;
+  }
+  if (call->route == WEFTI_ROUTE_CHECKER && fields->action == WEFT_CHECK_RESET &&
+      !self->args.allow_weight_reset) {
+    wefti_problem_say(
+        &bad, 403, "Forbidden",
+        "weight_checker: reset destroys the live weights; start the server with "
+        "--allow-weight-reset to permit it");
+    refuse(self, call, &bad);
+    return false;
+  }
+  return true;
+}
+
+static void refuse_children(acceptor *self, const weft_http_call *call)
+{
+  wefti_problem bad = { 0 };
+  wefti_walk_problem(call->route, &bad);
+  refuse(self, call, &bad);
+}
+
+/* A whole request; scan is NULL when there is no body. */
 static void handle(weft_ctx *ctx, acceptor *self, const weft_http_call *call,
                    const weft_json_scan *scan, weft_err scanned)
 {
-  wefti_problem bad = { 0 };
   wefti_query query;
   wefti_fields fields;
   wefti_body body = { .scan = scan, .scanned = scanned };
@@ -152,27 +199,7 @@ static void handle(weft_ctx *ctx, acceptor *self, const weft_http_call *call,
     body.text = call->body->data;
     body.len = call->body->len;
   }
-  if (!wefti_query_read(call->route, call->query.len > 0 ? call->query.p : "", &query,
-                        &bad)) {
-    refuse(self, call, &bad);
-    return;
-  }
-  const weft_err err = wefti_body_read(call->route, &body, &fields, &bad);
-  if (err == WEFT_E_NOMEM) {
-    wefti_reply_nomem(&self->args.ops, call->id);
-    return;
-  }
-  if (err != WEFT_OK) {
-    refuse(self, call, &bad);
-    return;
-  }
-  if (call->route == WEFTI_ROUTE_CHECKER && fields.action == WEFT_CHECK_RESET &&
-      !self->args.allow_weight_reset) {
-    wefti_problem_say(
-        &bad, 403, "Forbidden",
-        "weight_checker: reset destroys the live weights; start the server with "
-        "--allow-weight-reset to permit it");
-    refuse(self, call, &bad);
+  if (!read_request(self, call, &body, &query, &fields)) {
     return;
   }
   wefti_request rq = { .call = call,
@@ -183,7 +210,13 @@ static void handle(weft_ctx *ctx, acceptor *self, const weft_http_call *call,
     return;
   }
   if (fields.info.kind != WEFT_JSON_NONE) {
-    rq.info = weft_buf_create(body.text + fields.info.at, fields.info.len);
+    wefti_walk walk = { .first = fields.each };
+    const uint8_t *info = body.text + fields.info.at;
+    if (fields.each != 0 && !wefti_walk_on(&walk, info, fields.info.len)) {
+      refuse_children(self, call);
+      return;
+    }
+    rq.info = weft_buf_create(info, fields.info.len);
     if (rq.info == NULL) {
       wefti_reply_nomem(&self->args.ops, call->id);
       return;
@@ -200,36 +233,84 @@ static void job_free(weft_ctx *ctx, job *j)
   weft_timer_cancel(ctx, j->timer);
   weft_msg_drop(weft_messages(), &j->call->h);
   weft_json_scan_destroy(j->scan);
+  weft_buf_unref(j->info);
   weft_free(ctx, j);
 }
 
-/* Reads on until the slice is full.  false: there is more. */
-static bool job_slice(job *j, weft_err *scanned)
+typedef enum step { STEP_MORE, STEP_DONE } step;
+
+/* The scan is at its end: answers, or prepares the copy. */
+static step job_scanned(weft_ctx *ctx, acceptor *self, job *j, weft_err scanned)
+{
+  const wefti_body body = { .text = j->call->body->data,
+                            .len = j->call->body->len,
+                            .scan = j->scan,
+                            .scanned = scanned };
+  if (!read_request(self, j->call, &body, &j->query, &j->fields)) {
+    return STEP_DONE;
+  }
+  if (j->fields.info.len <= SLICE) {
+    handle(ctx, self, j->call, j->scan, scanned);
+    return STEP_DONE;
+  }
+  j->walk.first = j->fields.each;
+  j->info = weft_buf_create(NULL, j->fields.info.len);
+  if (j->info == NULL) {
+    wefti_reply_nomem(&self->args.ops, j->call->id);
+    return STEP_DONE;
+  }
+  return STEP_MORE;
+}
+
+static step job_scan(weft_ctx *ctx, acceptor *self, job *j)
 {
   const weft_buf *body = j->call->body;
   const size_t left = body->len - j->at;
   const size_t n = left < SLICE ? left : SLICE;
-  *scanned = weft_json_scan_feed(j->scan, body->data + j->at, n);
+  weft_err scanned = weft_json_scan_feed(j->scan, body->data + j->at, n);
   j->at += n;
-  if (*scanned != WEFT_OK || j->at < body->len) {
-    return *scanned != WEFT_OK;
+  if (scanned == WEFT_OK && j->at < body->len) {
+    return STEP_MORE;
   }
-  *scanned = weft_json_scan_end(j->scan);
-  return true;
+  if (scanned == WEFT_OK) {
+    scanned = weft_json_scan_end(j->scan);
+  }
+  return job_scanned(ctx, self, j, scanned);
+}
+
+static step job_copy(weft_ctx *ctx, acceptor *self, job *j)
+{
+  const uint8_t *from = j->call->body->data + j->fields.info.at + j->copied;
+  const size_t left = j->info->len - j->copied;
+  const size_t n = left < SLICE ? left : SLICE;
+  if (j->fields.each != 0 && !wefti_walk_on(&j->walk, from, n)) {
+    refuse_children(self, j->call);
+    return STEP_DONE;
+  }
+  memcpy(j->info->data + j->copied, from, n);
+  j->copied += n;
+  if (j->copied < j->info->len) {
+    return STEP_MORE;
+  }
+  const wefti_request rq = { .call = j->call,
+                             .query = &j->query,
+                             .fields = &j->fields,
+                             .info = j->info,
+                             .caller = caller_of(self, j->call->peer) };
+  forward(ctx, self, &rq);
+  return STEP_DONE;
 }
 
 /* One slice; frees j when that was the last.  true: j waits for its timer. */
 static bool job_run(weft_ctx *ctx, acceptor *self, job *j)
 {
-  weft_err scanned;
-  if (!job_slice(j, &scanned)) {
+  const step next = j->info == NULL ? job_scan(ctx, self, j) : job_copy(ctx, self, j);
+  if (next == STEP_MORE) {
     j->timer = weft_timer_start(ctx, 0, 0);
     if (j->timer != 0) {
       return true;
     }
     wefti_reply_nomem(&self->args.ops, j->call->id);
-  } else {
-    handle(ctx, self, j->call, j->scan, scanned);
   }
   job_free(ctx, j);
   return false;
@@ -259,7 +340,7 @@ static void job_begin(weft_ctx *ctx, acceptor *self, const weft_http_call *call)
     return;
   }
   weft_msg *copy = weft_msg_dup(weft_messages(), &call->h);
-  if (copy == NULL || weft_json_scan_create(NULL, &j->scan) != WEFT_OK) {
+  if (copy == NULL || weft_json_scan_create(&limits, &j->scan) != WEFT_OK) {
     weft_msg_drop(weft_messages(), copy);
     weft_free(ctx, j);
     wefti_reply_nomem(&self->args.ops, call->id);
@@ -303,7 +384,7 @@ static void on_http_call(weft_ctx *ctx, acceptor *self, const weft_http_call *ca
     return;
   }
   weft_json_scan *scan;
-  if (weft_json_scan_create(NULL, &scan) != WEFT_OK) {
+  if (weft_json_scan_create(&limits, &scan) != WEFT_OK) {
     wefti_reply_nomem(&self->args.ops, call->id);
     return;
   }

@@ -111,39 +111,45 @@ static weft_err read_text(const reader *rd, const char *key, size_t max, wefti_t
   return len <= max ? WEFT_OK : invalid(rd, "string_too_long", key, says, span);
 }
 
-static const uint8_t *string_end(const uint8_t *p, const uint8_t *end)
+bool wefti_walk_on(wefti_walk *walk, const uint8_t *text, size_t len)
 {
-  for (p++; p < end && *p != '"'; p++) {
-    p += *p == '\\' && end - p > 1;
-  }
-  return p;
-}
-
-bool wefti_children_begin_with(const uint8_t *text, size_t len, uint8_t first)
-{
-  const uint8_t *end = text + len;
-  unsigned depth = 0;
-  bool value_next = false; /* the next token at depth 1 is a child's value */
-  for (const uint8_t *p = text; p < end; p++) {
-    if (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r') {
+  wefti_walk w = *walk;
+  for (size_t i = 0; i < len; i++) {
+    const uint8_t c = text[i];
+    if (w.quoted) {
+      w.quoted = w.escaped || c != '"';
+      w.escaped = !w.escaped && c == '\\';
       continue;
     }
-    const bool closes = *p == ']' || *p == '}';
-    if (depth == 1 && value_next && !closes && *p != first) {
+    if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
+      continue;
+    }
+    const bool closes = c == ']' || c == '}';
+    if (w.depth == 1 && w.value_next && !closes && c != w.first) {
       return false;
     }
-    const bool in_array = text[0] == '[';
-    value_next =
-        depth == 0 ? in_array : depth == 1 && (*p == ':' || (in_array && *p == ','));
-    if (*p == '[' || *p == '{') {
-      depth++;
-    } else if (closes) {
-      depth--;
-    } else if (*p == '"') {
-      p = string_end(p, end);
+    if (w.depth == 0) {
+      w.in_array = c == '[';
     }
+    w.value_next = w.depth == 0 ? w.in_array
+                                : w.depth == 1 && (c == ':' || (w.in_array && c == ','));
+    w.depth += c == '[' || c == '{';
+    w.depth -= closes;
+    w.quoted = c == '"';
   }
+  *walk = w;
   return true;
+}
+
+void wefti_walk_problem(uint32_t route, wefti_problem *bad)
+{
+  if (route == WEFTI_ROUTE_CHECKER) {
+    wefti_invalid(bad, "string_type", "body", "baseline",
+                  "Input should be a valid string", "");
+  } else {
+    wefti_invalid(bad, "dict_type", "body", "update_info",
+                  "Input should be a valid dictionary", "");
+  }
 }
 
 static weft_err read_info(const reader *rd, const char *key, bool list_too,
@@ -154,11 +160,11 @@ static weft_err read_info(const reader *rd, const char *key, bool list_too,
     return missing(rd, key);
   }
   const bool list = list_too && span.kind == WEFT_JSON_ARRAY;
-  if ((span.kind != WEFT_JSON_OBJECT && !list) ||
-      (list && !wefti_children_begin_with(rd->text + span.at, span.len, '{'))) {
+  if (span.kind != WEFT_JSON_OBJECT && !list) {
     return invalid(rd, "dict_type", key, "Input should be a valid dictionary", span);
   }
   out->info = span;
+  out->each = list ? '{' : 0;
   return WEFT_OK;
 }
 
@@ -244,11 +250,10 @@ static weft_err read_check(const reader *rd, wefti_fields *out)
     return invalid(rd, "dict_type", "baseline", "Input should be a valid dictionary",
                    baseline);
   }
-  if (!wefti_children_begin_with(rd->text + baseline.at, baseline.len, '"')) {
-    return invalid(rd, "string_type", "baseline", "Input should be a valid string",
-                   baseline);
+  if (out->action == WEFT_CHECK_COMPARE) {
+    out->info = baseline;
+    out->each = '"';
   }
-  out->info = out->action == WEFT_CHECK_COMPARE ? baseline : (weft_json_span){ 0 };
   return WEFT_OK;
 }
 

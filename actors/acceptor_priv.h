@@ -86,6 +86,7 @@ typedef struct wefti_text {
 
 typedef struct wefti_fields {
   weft_json_span info; /* init_info, update_info or baseline; kind NONE = absent */
+  uint8_t each;        /* what info's children must begin with; 0 = anything */
   wefti_text version, expected; /* version is abort's reason, too */
   bool strict;
   weft_check_action action;
@@ -97,12 +98,21 @@ typedef struct wefti_body {
   const weft_json_scan *scan;
   weft_err scanned; /* of feed and end */
 } wefti_body;
-/* What body says for route.  Errors: INVAL (*bad says why), NOMEM. */
+/* What body says for route; out->each is for the caller to check, slice by slice when
+ * info is long.  Errors: INVAL (*bad says why), NOMEM. */
 weft_err wefti_body_read(uint32_t route, const wefti_body *body, wefti_fields *out,
                          wefti_problem *bad) WEFT_MUST_USE;
-/* Every element of the array, or every member's value of the object, in text[len] (valid
- * JSON) begins with the byte first. */
-bool wefti_children_begin_with(const uint8_t *text, size_t len, uint8_t first);
+/* A walk over valid JSON that comes in pieces: does every element of the array, or every
+ * member's value of the object, begin with the byte first? */
+typedef struct wefti_walk {
+  uint8_t first;
+  bool in_array, value_next, quoted, escaped;
+  unsigned depth;
+} wefti_walk;
+/* false: one does not; walk no further. */
+bool wefti_walk_on(wefti_walk *walk, const uint8_t *text, size_t len);
+/* What a walk's false means for the client. */
+void wefti_walk_problem(uint32_t route, wefti_problem *bad);
 
 /* ---- acceptor_message.c */
 

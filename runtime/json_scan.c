@@ -32,7 +32,7 @@ typedef enum scan_state {
 } scan_state;
 
 struct weft_json_scan {
-  size_t depth_max, nodes_max;
+  size_t depth_max, nodes_max, members_max;
   size_t depth, nodes;
   size_t pos; /* bytes consumed */
   scan_state state;
@@ -65,6 +65,8 @@ weft_err weft_json_scan_create(const weft_json_limits *limits, weft_json_scan **
   }
   s->depth_max = depth;
   s->nodes_max = limits == NULL || limits->nodes == 0 ? NODES_DEFAULT : limits->nodes;
+  s->members_max =
+      limits == NULL || limits->members == 0 ? s->nodes_max : limits->members;
   s->state = AT_VALUE;
   s->reason = "";
   const weft_err err = wefti_json_members_init(&s->members);
@@ -242,6 +244,9 @@ static weft_err string_done(weft_json_scan *s)
   }
   s->state = AT_COLON;
   if (s->keep_name) {
+    if (s->members.count >= s->members_max) {
+      return broken(s, WEFT_E_LIMIT, "too many members");
+    }
     const weft_err err = wefti_json_members_add(&s->members, s->name_start);
     if (err == WEFT_E_EXISTS) {
       return broken(s, WEFT_E_PROTO, "a member's name occurs twice");

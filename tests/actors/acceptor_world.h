@@ -30,6 +30,8 @@ typedef struct world {
   size_t answer_count;
   weft_http_id streamed, last_id;
   uint64_t streamed_after;
+  unsigned gone_after; /* slices of a long body until gone_peer goes; 0 = never */
+  uint64_t gone_peer;
   bool mute;             /* the engine does not answer */
   weft_client_done done; /* what it answers else */
 } world;
@@ -97,6 +99,16 @@ static const weft_actor_class engine_class = {
   .on = engine_on,
 };
 
+static void world_step(void *arg, const weft_msg *delivered)
+{
+  world *w = arg;
+  if (delivered->type == WEFT_MSG_TIMER && w->gone_after > 0 && --w->gone_after == 0) {
+    const weft_http_gone gone = { .h = { .type = WEFT_MSG_HTTP_GONE },
+                                  .peer = w->gone_peer };
+    assert_ok(weft_sim_send(w->sim, w->acceptor, &gone.h));
+  }
+}
+
 static void world_open_with(world *w, bool allow_weight_reset)
 {
   memset(w, 0, sizeof *w);
@@ -105,7 +117,9 @@ static void world_open_with(world *w, bool allow_weight_reset)
   w->done.h.type = WEFT_MSG_CLIENT_DONE;
   const weft_sim_opts opts = { .size = sizeof opts,
                                .seed = 7,
-                               .catalogue = weft_messages() };
+                               .catalogue = weft_messages(),
+                               .step = world_step,
+                               .arg = w };
   assert_ok(weft_sim_create(&opts, &w->sim));
   const world *self = w;
   assert_ok(weft_sim_spawn(w->sim, &engine_class, &self, NULL, &w->engine));

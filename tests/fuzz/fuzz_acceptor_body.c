@@ -42,11 +42,13 @@ static void check_text(const wefti_text *text)
   CHECK(strlen(text->text) == text->len && (text->given || text->len == 0));
 }
 
-/* A list's elements and a baseline's values, as a reader of trees sees them.  In
- * brackets, because that reader minds duplicate keys only at the top, as the scanner of
- * the body did. */
-static void check_info(uint32_t route, const uint8_t *text, weft_json_span info)
+/* The walk over a list's elements or a baseline's values, in pieces, sees what a reader
+ * of trees sees.  In brackets, because that reader minds duplicate keys only at the top,
+ * as the scanner of the body did. */
+static void check_info(uint32_t route, const uint8_t *text, const wefti_fields *fields,
+                       size_t piece)
 {
+  const weft_json_span info = fields->info;
   char *wrapped = malloc(info.len + 2);
   CHECK(wrapped != NULL);
   wrapped[0] = '[';
@@ -59,12 +61,19 @@ static void check_info(uint32_t route, const uint8_t *text, weft_json_span info)
   CHECK(weft_json_count(root) == 1 && weft_json_kind_of(tree) == info.kind);
   const bool list = info.kind == WEFT_JSON_ARRAY;
   CHECK(list ? route == WEFTI_ROUTE_UPDATE : info.kind == WEFT_JSON_OBJECT);
-  if (list || route == WEFTI_ROUTE_CHECKER) {
-    for (const weft_json *v = weft_json_first(tree); v != NULL; v = weft_json_next(v)) {
-      CHECK(weft_json_kind_of(v) == (list ? WEFT_JSON_OBJECT : WEFT_JSON_STRING));
-    }
+  CHECK(fields->each == (list ? '{' : route == WEFTI_ROUTE_CHECKER ? '"' : 0));
+  bool want = true;
+  for (const weft_json *v = weft_json_first(tree); v != NULL; v = weft_json_next(v)) {
+    want = want && weft_json_kind_of(v) == (list ? WEFT_JSON_OBJECT : WEFT_JSON_STRING);
   }
   weft_json_free(root);
+  wefti_walk walk = { .first = list ? '{' : '"' };
+  bool got = true;
+  for (size_t at = 0; at < info.len && got; at += piece) {
+    got = wefti_walk_on(&walk, text + info.at + at,
+                        info.len - at < piece ? info.len - at : piece);
+  }
+  CHECK(got == want);
 }
 
 static void check_refused(const wefti_problem *bad)
@@ -98,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   CHECK(a.info.at == b.info.at && a.info.len == b.info.len && a.info.kind == b.info.kind);
   if (a.info.kind != WEFT_JSON_NONE) {
     CHECK(a.info.at < len && a.info.len <= len - a.info.at);
-    check_info(route, text, a.info);
+    check_info(route, text, &a, 1 + data[1] % 16);
   }
   if (route == WEFTI_ROUTE_INIT || route == WEFTI_ROUTE_UPDATE) {
     CHECK(a.info.kind != WEFT_JSON_NONE);

@@ -217,6 +217,20 @@ static void nodes_at_limit_and_beyond(void **state)
   weft_json_scan_destroy(scan);
 }
 
+static void members_at_limit_and_beyond(void **state)
+{
+  (void)state;
+  const weft_json_limits limits = { .members = 2 };
+  weft_json_scan *scan;
+  /* Only those of the root count. */
+  const char *two = "{\"a\":{\"b\":1,\"c\":2,\"d\":3},\"e\":4}";
+  assert_ok(scan_pieces(two, strlen(two), 1, &limits, &scan));
+  weft_json_scan_destroy(scan);
+  const char *three = "{\"a\":1,\"b\":2,\"c\":3}";
+  assert_err(scan_pieces(three, strlen(three), 1, &limits, &scan), WEFT_E_LIMIT);
+  weft_json_scan_destroy(scan);
+}
+
 /* Feeds up to 64 MiB of a repeated unit; must end with LIMIT and without growing. */
 static size_t hostile(const char *first, const char *unit)
 {
@@ -305,6 +319,7 @@ int main(void)
     cmocka_unit_test(a_root_number_has_a_span),
     cmocka_unit_test(depth_at_limit_and_beyond),
     cmocka_unit_test(nodes_at_limit_and_beyond),
+    cmocka_unit_test(members_at_limit_and_beyond),
     cmocka_unit_test(hostile_bodies_cost_the_budget_and_no_memory),
     cmocka_unit_test(many_members_stay_findable),
     cmocka_unit_test(each_failed_allocation_is_an_error),
