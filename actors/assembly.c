@@ -483,13 +483,13 @@ void weft_engine_destroy(weft_engine *engine)
   }
   stop_loops(engine);
   wefti_watch_stop(engine->watch);
-  wefti_calls_destroy(engine->calls);
   wefti_front_destroy(engine->front);
   weft_jsonrep_destroy(engine->snapshot);
   weft_pub_destroy(engine->pub);
   weft_alarm_destroy(engine->ending);
   wefti_members_destroy(engine->members);
   weft_runtime_destroy(engine->rt);
+  wefti_calls_destroy(engine->calls); /* its actor may have ended only now */
   weft_rundir_close(engine->rundir);
   free(engine);
 }

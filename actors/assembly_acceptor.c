@@ -119,12 +119,12 @@ weft_err weft_acceptor_run(const weft_acceptor_opts *opts, weft_why *why)
     weft_runtime_run(p.rt);
   }
   wefti_watch_stop(p.watch);
-  wefti_calls_destroy(p.calls);
   wefti_front_destroy(p.front);
   for (size_t i = 0; i < 2; i++) {
     weft_signal_destroy(p.signals[i]);
   }
   weft_alarm_destroy(p.ending);
   weft_runtime_destroy(p.rt);
+  wefti_calls_destroy(p.calls); /* its actor may have ended only now */
   return err;
 }

@@ -78,7 +78,7 @@ static weft_err check_access(const wefti_front_opts *opts, weft_why *why)
   for (size_t i = 0; i < opts->http_count; i++) {
     if (!opts->token && !opts->insecure && !weft_http_is_loopback(opts->http[i])) {
       return weft_whyf(why, WEFT_E_DENIED,
-                       "%s is reachable from other machines: a token is needed (or say "
+                       "%s is not a loopback address: a token is needed (or say "
                        "insecure by name)",
                        opts->http[i]);
     }

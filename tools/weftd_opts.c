@@ -91,7 +91,8 @@ static const char engine_help[] =
     "  --events URL           nng socket for events [in the run directory]\n"
     "  --control URL          nng socket for acceptors and clients [in the run "
     "directory]\n"
-    "  --workers-join         wait for workers that somebody else starts; then a line with\n"
+    "  --workers-join         wait for workers that somebody else starts; then a line "
+    "with\n"
     "                         \"ready\":false and the join socket comes first\n"
     "  --join URL             where they announce themselves [in the run directory]\n"
     "  --join-token-file FILE token of a join over tcp\n"
@@ -385,16 +386,14 @@ static unsigned check_access(const weftd_opts *o)
       continue;
     }
     if (!o->token_file && !o->insecure) {
-      bad +=
-          mistake("--listen %s is reachable from other machines: give --token-file, or "
-                  "say --insecure",
-                  o->listen[i]);
+      bad += mistake("--listen %s is not a loopback address: give --token-file, or "
+                     "say --insecure",
+                     o->listen[i]);
     }
     if (!o->weights_root && o->mode == WEFTD_ENGINE) {
-      bad += mistake(
-          "--listen %s is reachable from other machines: give --weights-root, the "
-          "directory that weights may be loaded from",
-          o->listen[i]);
+      bad += mistake("--listen %s is not a loopback address: give --weights-root, the "
+                     "directory that weights may be loaded from",
+                     o->listen[i]);
     }
   }
   return bad;

@@ -143,6 +143,28 @@ static void a_failed_update_changes_nothing_and_says_so(void **state)
   api_end(&w);
 }
 
+static void pause_and_resume_are_told_to_the_engine(void **state)
+{
+  (void)state;
+  api_world w;
+  weft_result *result = NULL;
+  api_begin(&w, kind, program);
+  const weft_request pause = { .size = sizeof pause,
+                               .op = WEFT_OP_PAUSE,
+                               .version = "keep" };
+  const weft_request resume = { .size = sizeof resume, .op = WEFT_OP_RESUME };
+  const weft_request status = { .size = sizeof status, .op = WEFT_OP_STATUS };
+  assert_ok(weft_engine_call(w.engine, &pause, NULL, NULL));
+  assert_ok(weft_engine_call(w.engine, &status, &result, NULL));
+  assert_non_null(strstr(result->body, "\"paused\":true"));
+  weft_result_free(result);
+  assert_ok(weft_engine_call(w.engine, &resume, NULL, NULL));
+  assert_ok(weft_engine_call(w.engine, &status, &result, NULL));
+  assert_non_null(strstr(result->body, "\"paused\":false"));
+  weft_result_free(result);
+  api_end(&w);
+}
+
 static void status_and_weights_are_json(void **state)
 {
   (void)state;
@@ -402,8 +424,9 @@ static void mistakes_are_named(void **state)
   weft_why why;
   api_create(&w);
   const char *const wide[] = { "0.0.0.0:0" };
-  weft_engine_opts bad[5];
-  for (size_t i = 0; i < 5; i++) {
+  const char *const nonsense[] = { "127.0.0.1:0", "unix:/nonexistent/x.sock" };
+  weft_engine_opts bad[6];
+  for (size_t i = 0; i < 6; i++) {
     bad[i] = api_opts(&w, kind, program);
   }
   bad[0].size = 1;
@@ -412,9 +435,11 @@ static void mistakes_are_named(void **state)
   bad[2].events_url = "tcp://0.0.0.0:0";
   bad[3].dp_index = 4;
   bad[4].run_dir = "relative";
-  static const weft_err want[5] = { WEFT_E_INVAL, WEFT_E_DENIED, WEFT_E_DENIED,
-                                    WEFT_E_INVAL, WEFT_E_INVAL };
-  for (size_t i = 0; i < 5; i++) {
+  bad[5].http = nonsense; /* found out after all actors were made */
+  bad[5].http_count = 2;
+  static const weft_err want[6] = { WEFT_E_INVAL, WEFT_E_DENIED, WEFT_E_DENIED,
+                                    WEFT_E_INVAL, WEFT_E_INVAL,  WEFT_E_SYS };
+  for (size_t i = 0; i < 6; i++) {
     assert_err(weft_engine_create(&bad[i], &w.engine, &why), want[i]);
     assert_true(why.text[0] != '\0');
   }
@@ -486,6 +511,7 @@ int main(void)
     cmocka_unit_test(a_pin_keeps_its_bytes_while_others_commit),
     cmocka_unit_test(a_failed_update_changes_nothing_and_says_so),
     cmocka_unit_test(status_and_weights_are_json),
+    cmocka_unit_test(pause_and_resume_are_told_to_the_engine),
     cmocka_unit_test(a_submitted_call_is_answered_once_and_must_not_wait),
     cmocka_unit_test(destroy_answers_what_is_open),
     cmocka_unit_test(a_deadline_ends_a_transfer_that_hangs),
