@@ -27,7 +27,7 @@ static bool add_chunk(wefti_sched *s)
   }
   if (s->entry_chunk_count == s->entry_chunk_cap) {
     const uint32_t cap = s->entry_chunk_cap == 0 ? 16 : 2 * s->entry_chunk_cap;
-    wefti_entry **grown = realloc((void *)s->entry_chunks, cap * sizeof *s->entry_chunks);
+    wefti_entry **grown = realloc((void *)s->entry_chunks, cap * sizeof(void *));
     if (grown == NULL) {
       return false;
     }

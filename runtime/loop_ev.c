@@ -30,6 +30,7 @@ struct weft_loop {
   int wake_fd;
   ev_io wake;
   ev_timer timer;
+  ev_check woke;
   /* Written by the runtime and the loop's thread, read by any (release, acquire). */
   atomic_int state;
   atomic_ulong thread;
@@ -72,6 +73,16 @@ static void on_wake(struct ev_loop *ev, ev_io *w, int revents)
   (void)n; /* EAGAIN is fine: being here is all that matters */
 }
 
+/* The loop may have slept for long: descriptors' callbacks must see the time of now. What
+ * is due by it rings in the next turn. */
+static void on_woke(struct ev_loop *ev, ev_check *w, int revents)
+{
+  (void)ev;
+  (void)revents;
+  const weft_loop *loop = w->data;
+  wefti_wheel_advance(&loop->sched->wheel, wefti_monotonic_ns() / NS_PER_MS);
+}
+
 static void on_timer(struct ev_loop *ev, ev_timer *w, int revents)
 {
   (void)ev;
@@ -107,6 +118,10 @@ weft_err wefti_loop_create(wefti_sched *s, unsigned spin_us, const wefti_end_sig
   ev_io_init(&loop->wake, on_wake, loop->wake_fd, EV_READ);
   ev_io_start(loop->ev, &loop->wake);
   ev_timer_init(&loop->timer, on_timer, 0., 0.);
+  ev_check_init(&loop->woke, on_woke);
+  ev_set_priority(&loop->woke, EV_MAXPRI); /* before the descriptors' callbacks */
+  loop->woke.data = loop;
+  ev_check_start(loop->ev, &loop->woke);
   loop->timer.data = loop;
   s->inbox.wake = wake;
   s->inbox.wake_arg = loop;
@@ -128,6 +143,7 @@ void wefti_loop_destroy(weft_loop *loop)
   }
   ev_io_stop(loop->ev, &loop->wake);
   ev_timer_stop(loop->ev, &loop->timer);
+  ev_check_stop(loop->ev, &loop->woke);
   ev_loop_destroy(loop->ev);
   (void)close(loop->wake_fd);
   free(loop);

@@ -66,8 +66,13 @@ static weft_str get_str(const weft_msg *msg, const weft_field *f)
 static weft_buf *get_buf(const weft_msg *msg, const weft_field *f)
 {
   weft_buf *b;
-  memcpy(&b, field_of(msg, f), sizeof b);
+  memcpy((void *)&b, field_of(msg, f), sizeof(void *));
   return b;
+}
+
+static void set_buf(weft_msg *msg, const weft_field *f, weft_buf *b)
+{
+  memcpy(field_at(msg, f), (const void *)&b, sizeof(void *));
 }
 
 /* ---- copies */
@@ -137,7 +142,7 @@ void wefti_msg_release(const weft_catalogue *cat, weft_msg *msg)
   for (uint16_t i = 0; i < desc->field_count; i++) {
     if (desc->fields[i].kind == WEFT_FIELD_buf) {
       weft_buf_unref(get_buf(msg, &desc->fields[i]));
-      memset(field_at(msg, &desc->fields[i]), 0, sizeof(weft_buf *));
+      set_buf(msg, &desc->fields[i], NULL);
     }
   }
 }
@@ -428,7 +433,7 @@ static weft_err rd_field(reader *rd, const weft_field *f, weft_msg *msg, char **
     if (b == NULL) {
       return WEFT_E_NOMEM;
     }
-    memcpy(field_at(msg, f), &b, sizeof b);
+    set_buf(msg, f, b);
     msg->flags |= WEFT_MSG_F_DEEP;
   }
   return WEFT_OK;

@@ -92,6 +92,10 @@ weft_err weft_post(weft_runtime *rt, weft_actor_id to, weft_msg *msg)
   if (msg == NULL) {
     return WEFT_E_NOMEM;
   }
+  if (msg->type >= WEFTI_MSG_CALL) { /* the loops' own */
+    err = WEFT_E_INVAL;
+    goto drop;
+  }
   if (a == NULL || to == 0 || atomic_load_explicit(&a->id, memory_order_acquire) != to) {
     goto drop;
   }

@@ -21,6 +21,7 @@ typedef struct wefti_pool_block {
   struct wefti_pool_block *next;
 } wefti_pool_block;
 
+/* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): lines of their own */
 typedef struct wefti_pool {
   weft_msg *free[WEFTI_POOL_CLASSES];
   wefti_pool_block *blocks;

@@ -156,6 +156,10 @@ static void append(wefti_sched *s, unsigned loop, weft_msg *m)
 
 void wefti_far_exempt(wefti_sched *s, unsigned loop, weft_msg *m)
 {
+  if (loop >= WEFT_LOOPS_MAX || loop >= s->peer_count) { /* no such loop to hear of it */
+    wefti_msg_free(s, m);
+    return;
+  }
   m->flags = (uint16_t)((m->flags | WEFTI_F_EXEMPT) & ~WEFTI_F_REMOTE);
   append(s, loop, m);
 }
@@ -195,7 +199,9 @@ static weft_err route_far(wefti_sched *s, weft_msg *m, unsigned loop)
     wefti_outside_answer(s, m);
     return WEFT_OK;
   }
-  weft_ctx *a = loop < s->peer_count ? wefti_slot_of(s->peers[loop], m->to) : NULL;
+  weft_ctx *a = loop < WEFT_LOOPS_MAX && loop < s->peer_count
+                    ? wefti_slot_of(s->peers[loop], m->to)
+                    : NULL;
   if (a == NULL || atomic_load_explicit(&a->id, memory_order_acquire) != m->to) {
     wefti_msg_free(s, m);
     return WEFT_E_DOWN;

@@ -91,6 +91,7 @@ enum {
   WEFTI_A_ASKED_OUTSIDE = 32 /* threads may wait in weft_call for it */
 };
 
+/* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): lines of their own */
 struct weft_ctx {
   wefti_sched *sched;
   const weft_actor_class *cls;
@@ -155,6 +156,7 @@ typedef struct wefti_counters {
   atomic_uint_fast64_t refused_outside, late_outside;
 } wefti_counters;
 
+/* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): lines of their own */
 struct wefti_sched {
   unsigned index;
   const wefti_hooks *hooks;
@@ -310,7 +312,7 @@ void wefti_ask_died(weft_ctx *a, weft_actor_id who);
 /* All open questions of this loop put to who (of another loop). */
 void wefti_ask_far_died(wefti_sched *s, weft_actor_id who);
 /* Turns a question into the notice that it failed, to be routed to its asker's loop. */
-void wefti_bounce(wefti_sched *s, weft_msg *question, weft_err reason);
+void wefti_bounce(wefti_sched *s, weft_msg *m, weft_err reason);
 bool wefti_entries_init(wefti_sched *s);
 void wefti_entries_fini(wefti_sched *s);
 

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* What I/O code sees of a loop: descriptors, alarms, calls, signals; and its fairness. */
@@ -151,6 +152,41 @@ static void alarm_is_rearmed_and_never_early(void **state)
   assert_int_equal(w->calls, 1);
 }
 
+static void *write_later(void *arg)
+{
+  world *w = arg;
+  const struct timespec nap = { .tv_nsec = 20000000 };
+  struct timespec ts;
+  (void)nanosleep(&nap, NULL); /* so that the loop has gone to sleep, most likely */
+  if (clock_gettime(CLOCK_MONOTONIC, &ts) != 0) {
+    return NULL;
+  }
+  w->at_ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+  return write(w->fds[1], "x", 1) == 1 ? arg : NULL;
+}
+
+static void note_time(void *arg, int fd, unsigned events)
+{
+  world *w = arg;
+  (void)fd;
+  (void)events;
+  w->calls = weft_loop_now_ms(w->loop) >= w->at_ms; /* at_ms was before the write */
+  weft_runtime_stop(w->rt, 10000);
+}
+
+static void callbacks_see_the_time_after_a_sleep(void **state)
+{
+  world *w = *state;
+  pthread_t t;
+  void *wrote = NULL;
+  assert_ok(weft_io_create(w->loop, w->fds[0], WEFT_IO_READ, note_time, w, &w->io));
+  assert_int_equal(pthread_create(&t, NULL, write_later, w), 0);
+  weft_runtime_run(w->rt);
+  assert_int_equal(pthread_join(t, &wrote), 0);
+  assert_ptr_equal(wrote, w);
+  assert_int_equal(w->calls, 1);
+}
+
 static void raise_it(void *arg)
 {
   (void)arg;
@@ -226,6 +262,7 @@ int main(void)
     T(stopped_io_stays_silent),
     T(io_refuses_no_descriptor),
     T(alarm_is_rearmed_and_never_early),
+    T(callbacks_see_the_time_after_a_sleep),
     T(signal_arrives_on_the_loop),
     T(io_and_alarms_run_while_actors_play_for_ever),
   };
