@@ -169,7 +169,7 @@ weft_err weft_json_parse(const void *text, size_t len, const weft_json_limits *l
   if (weft_size_mul(nodes, sizeof *block, &node_bytes) == WEFT_OK &&
       weft_size_add(node_bytes, len, &bytes) == WEFT_OK &&
       weft_size_add(bytes, 1, &bytes) == WEFT_OK) {
-    block = malloc(bytes);
+    block = calloc(1, bytes);
   }
   if (block == NULL) {
     return weft_whyf(why, WEFT_E_NOMEM, "JSON: no memory for %zu values", nodes);

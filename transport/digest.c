@@ -134,7 +134,7 @@ bool weft_digest_parse(const char *text, weft_digest *out)
     return false;
   }
   uint64_t half[2] = { 0, 0 };
-  for (size_t i = 0; i < 2 * WEFT_DIGEST_BYTES; i++) {
+  for (size_t i = 0; i < (size_t)2 * WEFT_DIGEST_BYTES; i++) {
     const char c = text[PREFIX_LEN + i];
     unsigned digit;
     if (c >= '0' && c <= '9') {

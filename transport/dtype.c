@@ -4,58 +4,45 @@
 
 #include <string.h>
 
-unsigned weft_dtype_bits(weft_dtype dtype)
-{
-  switch (dtype) {
-#define WEFT_X(sym, val, bits, torch, st)                                                \
-  case WEFT_DTYPE_##sym:                                                                 \
-    return bits;
-    WEFT_DTYPE_TABLE(WEFT_X)
-#undef WEFT_X
-  case WEFT_DTYPE_NONE:
-    break;
-  }
-  return 0;
-}
-
-const char *weft_dtype_name(weft_dtype dtype)
-{
-  switch (dtype) {
-#define WEFT_X(sym, val, bits, torch, st)                                                \
-  case WEFT_DTYPE_##sym:                                                                 \
-    return torch;
-    WEFT_DTYPE_TABLE(WEFT_X)
-#undef WEFT_X
-  case WEFT_DTYPE_NONE:
-    break;
-  }
-  return NULL;
-}
-
-const char *weft_dtype_st_name(weft_dtype dtype)
-{
-  switch (dtype) {
-#define WEFT_X(sym, val, bits, torch, st)                                                \
-  case WEFT_DTYPE_##sym:                                                                 \
-    return st;
-    WEFT_DTYPE_TABLE(WEFT_X)
-#undef WEFT_X
-  case WEFT_DTYPE_NONE:
-    break;
-  }
-  return NULL;
-}
-
 typedef struct dtype_row {
   weft_dtype dtype;
+  unsigned bits;
   const char *torch_name, *st_name;
 } dtype_row;
 
 static const dtype_row rows[] = {
-#define WEFT_X(sym, val, bits, torch, st) { WEFT_DTYPE_##sym, torch, st },
+#define WEFT_X(sym, val, bits, torch, st) { WEFT_DTYPE_##sym, bits, torch, st },
   WEFT_DTYPE_TABLE(WEFT_X)
 #undef WEFT_X
 };
+
+static const dtype_row *row_of(weft_dtype dtype)
+{
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (rows[i].dtype == dtype) {
+      return &rows[i];
+    }
+  }
+  return NULL;
+}
+
+unsigned weft_dtype_bits(weft_dtype dtype)
+{
+  const dtype_row *row = row_of(dtype);
+  return row == NULL ? 0 : row->bits;
+}
+
+const char *weft_dtype_name(weft_dtype dtype)
+{
+  const dtype_row *row = row_of(dtype);
+  return row == NULL ? NULL : row->torch_name;
+}
+
+const char *weft_dtype_st_name(weft_dtype dtype)
+{
+  const dtype_row *row = row_of(dtype);
+  return row == NULL ? NULL : row->st_name;
+}
 
 weft_dtype weft_dtype_parse(const char *torch_name)
 {

@@ -93,8 +93,10 @@ static void erase(wefti_extent_map *m, uint32_t slab, uint64_t offset)
   split(m->root, slab, offset, &a, &b);
   split(b, slab, offset + 1, &b, &c);
   m->root = merge(a, c);
-  b->left = m->spare;
-  m->spare = b;
+  if (b != NULL) { /* always */
+    b->left = m->spare;
+    m->spare = b;
+  }
 }
 
 weft_err wefti_extent_add_slab(wefti_extent_map *m, uint32_t slab, uint64_t bytes)

@@ -65,7 +65,8 @@ static void report_now_and_then(copier *c)
 
 /* Large tensors are read into one block that stays in cache, hashed there and written
  * past the cache: the kernel's copy into memory that is not in cache has to read it
- * first. Measured 10 to 15 % faster than reading in place. */
+ * first. Measured about
+ * 8 % faster than reading in place (CPU time, 4 kB pages). */
 static void write_past_cache(uint8_t *dst, const uint8_t *src, size_t n)
 {
 #ifdef __SSE2__

@@ -140,10 +140,11 @@ static weft_err selected_names(wefti_host_plan *plan, const weft_json *names,
   bool *taken = calloc(plan->st->count + 1, sizeof *taken);
   plan->tensors = calloc(n + 1, sizeof *plan->tensors);
   plan->at = calloc(n + 1, sizeof *plan->at);
-  weft_err err = WEFT_OK;
   if (taken == NULL || plan->tensors == NULL || plan->at == NULL) {
-    err = weft_whyf(why, WEFT_E_NOMEM, "%s: no memory for %zu tensors", plan->label, n);
+    free(taken);
+    return weft_whyf(why, WEFT_E_NOMEM, "%s: no memory for %zu tensors", plan->label, n);
   }
+  weft_err err = WEFT_OK;
   size_t i = 0;
   for (const weft_json *v = weft_json_first(names); err == WEFT_OK && v != NULL;
        v = weft_json_next(v)) {

@@ -137,7 +137,12 @@ static void drop(peer *p)
 {
   (void)close(p->fd);
   free(p->block);
-  *p = (peer){ .fd = -1 };
+  p->block = NULL;
+  p->fd = -1;
+  p->state = PEER_HELLO;
+  p->line_len = 0;
+  p->sent = 0;
+  p->read = 0;
 }
 
 void weft_host_sender_destroy(weft_host_sender *s)

@@ -318,7 +318,7 @@ static weft_err read_answer(stream *s, weft_why *why)
 {
   char line[WEFT_HOST_LINE_MAX];
   for (size_t len = 0; len < sizeof line;) {
-    size_t got;
+    size_t got = 0;
     const weft_err err = read_some(s, line + len, 1, &got, why);
     if (err != WEFT_OK) {
       return err;
@@ -349,7 +349,7 @@ static weft_err receive_tensor(stream *s, weft_hasher *hasher, size_t i, weft_wh
       return weft_whyf(why, WEFT_E_CANCELLED, "cancelled");
     }
     const uint64_t left = t->bytes - got;
-    size_t n;
+    size_t n = 0;
     (void)snprintf(doing, sizeof doing,
                    "%" PRIu64 " of %" PRIu64 " bytes of '%.100s' had arrived", got,
                    t->bytes, t->name);

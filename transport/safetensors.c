@@ -250,7 +250,8 @@ static weft_err allocate(st_reader *r)
     st->dims = calloc(used + 1, sizeof *st->dims);
   }
   if (st->rows == NULL || st->by_name == NULL || st->dims == NULL) {
-    return weft_whyf(r->why, WEFT_E_NOMEM, "%s: no memory for %zu tensors", r->label, n);
+    (void)weft_whyf(r->why, WEFT_E_NOMEM, "%s: no memory for %zu tensors", r->label, n);
+    return WEFT_E_NOMEM;
   }
   return WEFT_OK;
 }
@@ -322,6 +323,9 @@ static weft_err read_all(st_reader *r, int fd)
     return err;
   }
   st->pub.tensors = st->rows;
+  if (st->pub.count == 0) {
+    return check_places(r);
+  }
   qsort(st->rows, st->pub.count, sizeof *st->rows, by_place);
   for (size_t i = 0; i < st->pub.count; i++) {
     st->by_name[i] = &st->rows[i];
