@@ -88,62 +88,6 @@ static void forward(weft_ctx *ctx, acceptor *self, const wefti_request *rq)
 
 /* ---- requests */
 
-static void reply_text(acceptor *self, const weft_http_call *call, const char *text)
-{
-  wefti_reply_body(&self->args.ops, call->id, 200, text, strlen(text));
-}
-
-static void reply_world_size(acceptor *self, const wefti_request *rq)
-{
-  const wefti_acceptor_args *a = &self->args;
-  char text[64];
-  /* tp, pp and dp_size are each below 2^20: see the daemon's options. */
-  const uint64_t dp = rq->query->include_dp ? a->dp_size : 1;
-  (void)snprintf(text, sizeof text, "{\"world_size\":%" PRIu64 "}",
-                 (uint64_t)a->tp * a->pp * dp);
-  reply_text(self, rq->call, text);
-}
-
-static void reply_version(acceptor *self, const weft_http_call *call)
-{
-  weft_json_writer w;
-  char *text;
-  size_t len;
-  weft_jw_init(&w);
-  weft_jw_object(&w, NULL);
-  weft_jw_str(&w, "version", self->args.server_version);
-  weft_jw_end(&w);
-  if (weft_jw_take(&w, &text, &len) != WEFT_OK) {
-    weft_jw_fini(&w);
-    wefti_reply_nomem(&self->args.ops, call->id);
-    return;
-  }
-  wefti_reply_body(&self->args.ops, call->id, 200, text, len);
-  free(text);
-}
-
-/* What needs no engine. */
-static bool answer_locally(acceptor *self, const wefti_request *rq)
-{
-  switch (rq->call->route) {
-  case WEFTI_ROUTE_ABORT_REQUESTS: /* nothing generates here, so nothing was aborted */
-  case WEFTI_ROUTE_HEALTH:
-    reply_text(self, rq->call, wefti_route_fact_of(rq->call->route)->success);
-    return true;
-  case WEFTI_ROUTE_WORLD_SIZE:
-    reply_world_size(self, rq);
-    return true;
-  case WEFTI_ROUTE_VERSION:
-    reply_version(self, rq->call);
-    return true;
-  case WEFTI_ROUTE_EVENTS:
-    self->args.ops.stream(self->args.ops.arg, rq->call->id, rq->query->after);
-    return true;
-  default:
-    return false;
-  }
-}
-
 static void refuse(acceptor *self, const weft_http_call *call, const wefti_problem *bad)
 {
   self->counts.refused++;
@@ -206,7 +150,7 @@ static void handle(weft_ctx *ctx, acceptor *self, const weft_http_call *call,
                        .query = &query,
                        .fields = &fields,
                        .caller = caller_of(self, call->peer) };
-  if (answer_locally(self, &rq)) {
+  if (wefti_reply_locally(&self->args, &rq)) {
     return;
   }
   if (fields.info.kind != WEFT_JSON_NONE) {

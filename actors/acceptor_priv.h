@@ -164,4 +164,7 @@ void wefti_reply_done(const wefti_http_ops *ops, const wefti_open *open,
 void wefti_reply_silence(const wefti_http_ops *ops, const wefti_open *open,
                          weft_err reason);
 
+/* ---- acceptor_local.c: false when the engine must be asked */
+bool wefti_reply_locally(const wefti_acceptor_args *args, const wefti_request *rq);
+
 #endif /* WEFT_ACTORS_ACCEPTOR_PRIV_H */
