@@ -414,7 +414,7 @@ static weft_err handle(weft_host_sender *s, weft_why *why)
 {
   for (size_t i = 0; i < s->peer_cap; i++) {
     peer *p = &s->peers[i];
-    const short got = p->fd < 0 ? 0 : s->polls[i + 1].revents;
+    const int got = p->fd < 0 ? 0 : s->polls[i + 1].revents;
     weft_err err = WEFT_OK;
     if ((got & POLLOUT) != 0) {
       err = on_writable(s, p, why);

@@ -260,6 +260,7 @@ static weft_err host_accept(void *state, const char *update_info, size_t len,
   return WEFT_OK;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the interface has eight parameters */
 static weft_err host_receive(void *state, weft_plan *plan, void *const *dst,
                              weft_digest *digests, const atomic_bool *cancel,
                              weft_progress_fn *progress, void *arg, weft_why *why)
