@@ -112,7 +112,7 @@ weft_err weft_jsonreq(const char *url, const void *json, size_t len, uint64_t ti
   }
   nng_msg *got = NULL;
   weft_err err = talk(sock, url, msg, timeout_ms, &got, why);
-  (void)nng_close(sock);
+  wefti_close(sock, NULL, NULL);
   if (err == WEFT_OK && nng_msg_len(got) > ANSWER_MAX) {
     err = weft_whyf(why, WEFT_E_LIMIT, "%s: answer of %zu bytes", url, nng_msg_len(got));
   }

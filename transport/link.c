@@ -12,11 +12,20 @@ enum {
   OPEN_MAX = 4096,      /* questions under way */
   IDLE_MAX = 32,        /* contexts kept for the next questions */
   LOOK_MS = 1000,       /* a wake-up lost for want of memory costs this much */
-  TAG_LOOK = 1,         /* timers: look at the queue; */
-  TAG_CONNECT = 2       /* give up connecting */
+  TIMER_NEAR_MS = 20,
+  TAG_LOOK = 1,   /* timers: look at the queue; */
+  TAG_CONNECT = 2 /* give up connecting */
 };
 
 typedef struct link_actor link_actor;
+
+/* What nng's pipe callbacks use; may outlive the link by what nng_close takes.  The flags
+ * are read by the link; seq_cst, as the wake orders them. */
+typedef struct pipe_news {
+  wefti_guard guard;
+  atomic_bool had_pipe, closed;
+  atomic_uint dialer; /* its id, 0 = not connected yet */
+} pipe_news;
 
 /* One request.  Belongs to nng's callback from send until it is in the queue, else to the
  * link; the queue and nng's locks order the two. */
@@ -25,8 +34,10 @@ typedef struct question {
   link_actor *link;
   struct question *next, **pprev; /* open or idle list, the link's */
   nng_ctx ctx;
+  bool has_ctx;
   nng_aio *aio;
   weft_return asker;
+  uint64_t due_ms;
   uint16_t asked;
   int rv;
   nng_msg *answer;
@@ -43,8 +54,7 @@ struct link_actor {
   unsigned open_count, idle_count;
   uint64_t connect_timer;
   wefti_queue done;
-  /* Set by nng's pipe callbacks, read by the link; seq_cst, as the wake orders them. */
-  atomic_bool had_pipe, closed;
+  pipe_news *news;
 };
 
 /* ---- on threads of nng */
@@ -72,15 +82,30 @@ static void on_aio(void *arg)
 
 static void on_pipe(nng_pipe pipe, nng_pipe_ev ev, void *arg)
 {
-  link_actor *l = arg;
+  pipe_news *n = arg;
   if (ev == NNG_PIPE_EV_ADD_PRE) {
-    if (atomic_exchange(&l->had_pipe, true)) {
+    if (atomic_exchange(&n->had_pipe, true)) {
       (void)nng_pipe_close(pipe); /* whoever answers there now is another process */
+    } else {
+      atomic_store(&n->dialer, nng_pipe_dialer(pipe).id);
     }
     return;
   }
-  atomic_store(&l->closed, true);
-  (void)wefti_wake_post(l->rt, l->self);
+  atomic_store(&n->closed, true);
+  wefti_guard_call(&n->guard);
+}
+
+static void wake(void *arg)
+{
+  const link_actor *l = arg;
+  (void)wefti_wake_post(l->rt, l->self); /* or at the next message */
+}
+
+static void news_free(void *arg)
+{
+  pipe_news *n = arg;
+  wefti_guard_fini(&n->guard);
+  free(n);
 }
 
 /* ---- questions */
@@ -103,14 +128,25 @@ static void list_remove(question *q)
   }
 }
 
-static void question_free(question *q)
+/* Neither its callback nor its context is used after this.  In this order: nng's timer
+ * thread may hold the context until the aio is freed. */
+static void question_quiet(question *q)
 {
   if (q->aio != NULL) {
-    nng_aio_stop(q->aio); /* waits: a pending aio is never freed */
+    nng_aio_stop(q->aio); /* waits for the callback: a pending aio is never freed */
     nng_msg_free(nng_aio_get_msg(q->aio));
     nng_aio_free(q->aio);
+    q->aio = NULL;
   }
-  (void)nng_ctx_close(q->ctx);
+  if (q->has_ctx) {
+    q->has_ctx = false;
+    (void)nng_ctx_close(q->ctx);
+  }
+}
+
+static void question_free(question *q)
+{
+  question_quiet(q);
   nng_msg_free(q->answer);
   free(q);
 }
@@ -128,6 +164,7 @@ static question *question_get(link_actor *l)
     }
     q->link = l;
     int rv = nng_ctx_open(&q->ctx, l->sock);
+    q->has_ctx = rv == 0;
     if (rv == 0) {
       rv = nng_ctx_set_ms(q->ctx, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     }
@@ -144,11 +181,13 @@ static question *question_get(link_actor *l)
   return q;
 }
 
-static void question_put(link_actor *l, question *q)
+static void question_put(link_actor *l, question *q, uint64_t now)
 {
   list_remove(q);
   l->open_count--;
-  if (l->idle_count >= IDLE_MAX) {
+  /* Near its deadline nng's timer may be about to end it, and would end the next one. */
+  const bool timer_near = q->due_ms != 0 && now + TIMER_NEAR_MS >= q->due_ms;
+  if (l->idle_count >= IDLE_MAX || timer_near || q->aio == NULL) {
     question_free(q);
     return;
   }
@@ -178,6 +217,7 @@ static weft_err put_question(weft_ctx *ctx, link_actor *l, const weft_msg *msg)
   }
   q->asker = asker;
   q->asked = msg->type;
+  q->due_ms = msg->due_ms;
   const uint64_t left = msg->due_ms == 0 ? 0 : msg->due_ms - now;
   nng_aio_set_timeout(q->aio, msg->due_ms == 0 || left > INT32_MAX ? NNG_DURATION_INFINITE
                                                                    : (nng_duration)left);
@@ -232,23 +272,35 @@ static weft_err drain(weft_ctx *ctx, link_actor *l)
                              ? hand_over(ctx, l, q)
                              : wefti_fail(ctx, q->asker, q->asked, reason_of(q->rv));
     worst = err != WEFT_OK ? err : worst;
+    if (q->rv == NNG_ECONNRESET || q->rv == NNG_ECLOSED) {
+      atomic_store(&l->news->closed, true); /* seen here first */
+    }
     nng_msg_free(q->answer);
     q->answer = NULL;
-    question_put(l, q);
+    question_put(l, q, weft_now_ms(ctx));
   }
   return worst;
 }
 
-/* From here on nothing of this link reaches the peer. */
+/* From here on nothing of this link reaches the peer.  Contexts go before the socket: nng
+ * 1.5.2 frees it under one that is still in use, also by a callback. */
 static void hang_up(link_actor *l)
 {
-  if (l->has_sock) {
-    l->has_sock = false;
-    (void)nng_close(l->sock);
+  if (!l->has_sock) {
+    return;
   }
+  l->has_sock = false;
   for (question *q = l->open; q != NULL; q = q->next) {
-    nng_aio_stop(q->aio); /* its callback has run after this */
+    question_quiet(q);
   }
+  for (question *q = l->idle; q != NULL; q = q->next) {
+    question_quiet(q);
+  }
+  wefti_guard_clear(&l->news->guard);
+  /* Ends its connection too, and does not wait.  Without this it would connect again, and
+   * drop that: which can end the peer's ipc listener for good (nng 1.5.2). */
+  (void)nng_dialer_close((nng_dialer){ atomic_load(&l->news->dialer) });
+  wefti_close(l->sock, news_free, l->news);
 }
 
 static weft_err end(weft_ctx *ctx, link_actor *l)
@@ -258,24 +310,30 @@ static weft_err end(weft_ctx *ctx, link_actor *l)
   while (l->open != NULL) { /* stopped between sending and receiving */
     question *q = l->open;
     (void)wefti_fail(ctx, q->asker, q->asked, WEFT_E_DOWN);
-    question_put(l, q);
+    question_put(l, q, weft_now_ms(ctx));
   }
   return WEFT_E_DOWN;
 }
 
 /* ---- the actor */
 
-static int set_up(link_actor *l)
+static weft_err set_up(link_actor *l)
 {
+  l->news = calloc(1, sizeof *l->news);
+  if (l->news == NULL || !wefti_guard_init(&l->news->guard, wake, l)) {
+    free(l->news);
+    return WEFT_E_NOMEM;
+  }
   int rv = nng_req0_open(&l->sock);
   if (rv != 0) {
-    return rv;
+    news_free(l->news);
+    return wefti_nng_err(rv);
   }
   l->has_sock = true;
   rv = nng_socket_set_ms(l->sock, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
-  rv = rv == 0 ? nng_pipe_notify(l->sock, NNG_PIPE_EV_ADD_PRE, on_pipe, l) : rv;
-  rv = rv == 0 ? nng_pipe_notify(l->sock, NNG_PIPE_EV_REM_POST, on_pipe, l) : rv;
-  return rv;
+  rv = rv == 0 ? nng_pipe_notify(l->sock, NNG_PIPE_EV_ADD_PRE, on_pipe, l->news) : rv;
+  rv = rv == 0 ? nng_pipe_notify(l->sock, NNG_PIPE_EV_REM_POST, on_pipe, l->news) : rv;
+  return wefti_nng_err(rv);
 }
 
 static weft_err link_init(weft_ctx *ctx, void *self, const void *args)
@@ -289,7 +347,7 @@ static weft_err link_init(weft_ctx *ctx, void *self, const void *args)
   }
   l->cat = weft_runtime_catalogue(l->rt);
   l->frame_max = o->frame_max == 0 ? FRAME_MAX : o->frame_max;
-  weft_err err = wefti_nng_err(set_up(l));
+  weft_err err = set_up(l);
   if (err == WEFT_OK) {
     err = wefti_sock_limits(l->sock, l->frame_max);
   }
@@ -330,24 +388,29 @@ static void link_fini(weft_ctx *ctx, void *self)
 static weft_err on_timer(weft_ctx *ctx, link_actor *l, const weft_timer_msg *msg)
 {
   if (msg->tag == TAG_CONNECT) {
-    return atomic_load(&l->had_pipe) ? WEFT_OK : end(ctx, l);
+    return atomic_load(&l->news->had_pipe) ? WEFT_OK : end(ctx, l);
   }
   return weft_timer_start(ctx, LOOK_MS, TAG_LOOK) == 0 ? WEFT_E_NOMEM : WEFT_OK;
+}
+
+/* The connection is gone, and msg came too late. */
+static weft_err too_late(weft_ctx *ctx, link_actor *l, const weft_msg *msg)
+{
+  if ((msg->flags & WEFT_MSG_F_REPLY) == 0) {
+    (void)wefti_fail(ctx, weft_return_of(msg), msg->type, WEFT_E_DOWN);
+  }
+  return end(ctx, l);
 }
 
 static weft_err link_on(weft_ctx *ctx, void *self, const weft_msg *msg)
 {
   link_actor *l = self;
-  if (atomic_load(&l->closed)) {
-    (void)wefti_fail(ctx,
-                     (msg->flags & WEFT_MSG_F_REPLY) == 0 ? weft_return_of(msg)
-                                                          : (weft_return){ 0 },
-                     msg->type, WEFT_E_DOWN);
-    return end(ctx, l);
-  }
   weft_err err = drain(ctx, l);
   if (err != WEFT_OK) {
     return err; /* an asker could not be told: its question ends with this link */
+  }
+  if (atomic_load(&l->news->closed)) {
+    return too_late(ctx, l, msg);
   }
   switch (msg->type) {
   case WEFTI_MSG_WAKE:

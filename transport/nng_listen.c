@@ -147,7 +147,7 @@ static weft_err bound_url(nng_listener lst, const char *url, char *out, size_t c
 }
 
 weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
-                      weft_why *why)
+                      nng_listener *listener, weft_why *why)
 {
   const char *scheme = wefti_url_scheme(url);
   if (scheme == NULL) {
@@ -173,6 +173,9 @@ weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t ca
   if (rv != 0) {
     return weft_whyf(why, wefti_nng_err(rv), "cannot listen on %s: %s", url,
                      wefti_nng_text(rv));
+  }
+  if (listener != NULL) {
+    *listener = lst;
   }
   if (url_out != NULL) {
     const weft_err err = bound_url(lst, url, url_out, cap);

@@ -7,6 +7,7 @@
 #include "weft/err.h"
 
 #include <nng/nng.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,10 +35,28 @@ weft_err wefti_sock_limits(nng_socket sock, size_t recv_max) WEFT_MUST_USE;
  * stale socket there is removed, a living one or anything else is left alone: EXISTS.
  * Errors: INVAL (address), DENIED (directory), EXISTS, LIMIT (url_out), SYS. */
 weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
-                      weft_why *why) WEFT_MUST_USE;
+                      nng_listener *listener, weft_why *why) WEFT_MUST_USE;
 
 /* Starts connecting, which goes on by itself.  Errors: INVAL (address), SYS, NOMEM. */
 weft_err wefti_dial(nng_socket sock, const char *url, weft_why *why) WEFT_MUST_USE;
+
+/* Closes sock on a thread of its own, then calls after(arg) there (may be NULL).
+ * nng 1.5.2 may wait for ever in nng_close: a connection that is closed between the two
+ * reads of a frame stops nng's only reaper thread.  What hangs then is that thread and
+ * not the caller. So nothing that nng still calls may be freed before after. */
+void wefti_close(nng_socket sock, void (*after)(void *arg), void *arg);
+
+/* What nng's pipe callbacks go through to an owner that may be gone before them.  The
+ * lock is a leaf: held only while fn wakes the owner, and to let go. */
+typedef struct wefti_guard {
+  pthread_mutex_t lock;
+  void (*fn)(void *arg);
+  void *arg; /* of fn; NULL fn: the owner is gone */
+} wefti_guard;
+bool wefti_guard_init(wefti_guard *g, void (*fn)(void *arg), void *arg);
+void wefti_guard_call(wefti_guard *g);  /* any thread */
+void wefti_guard_clear(wefti_guard *g); /* fn does not run after this */
+void wefti_guard_fini(wefti_guard *g);
 
 /* A message with a copy of data[len]; NULL = out of memory. */
 nng_msg *wefti_nng_msg(const void *data, size_t len);

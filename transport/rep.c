@@ -26,6 +26,8 @@ typedef struct slot {
 
 struct wefti_rep {
   nng_socket sock;
+  nng_listener listener;
+  wefti_guard guard; /* to wake, for pipe callbacks */
   wefti_queue done;
   wefti_node *taken; /* out of done, owner's */
   wefti_rep_wake_fn *wake;
@@ -90,7 +92,7 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev ev, void *arg)
     }
   }
   if (any) {
-    rep->wake(rep->arg);
+    wefti_guard_call(&rep->guard);
   }
 }
 
@@ -110,6 +112,13 @@ static int open_slots(wefti_rep *rep)
   return 0;
 }
 
+static void rep_free(void *arg)
+{
+  wefti_rep *rep = arg;
+  wefti_guard_fini(&rep->guard);
+  free(rep);
+}
+
 weft_err wefti_rep_create(const char *url, unsigned contexts, size_t recv_max,
                           char *url_out, size_t url_cap, wefti_rep **out, weft_why *why)
 {
@@ -121,9 +130,13 @@ weft_err wefti_rep_create(const char *url, unsigned contexts, size_t recv_max,
   if (rep == NULL) {
     return weft_whyf(why, WEFT_E_NOMEM, "%s: out of memory", url);
   }
+  if (!wefti_guard_init(&rep->guard, NULL, NULL)) {
+    free(rep);
+    return weft_whyf(why, WEFT_E_NOMEM, "%s: out of memory", url);
+  }
   int rv = nng_rep0_open(&rep->sock);
   if (rv != 0) {
-    free(rep);
+    rep_free(rep);
     return weft_whyf(why, wefti_nng_err(rv), "%s: no socket: %s", url,
                      wefti_nng_text(rv));
   }
@@ -133,7 +146,7 @@ weft_err wefti_rep_create(const char *url, unsigned contexts, size_t recv_max,
   if (err != WEFT_OK) {
     (void)weft_whyf(why, err, "%s: cannot set up the socket", url);
   } else {
-    err = wefti_listen(rep->sock, url, url_out, url_cap, why);
+    err = wefti_listen(rep->sock, url, url_out, url_cap, &rep->listener, why);
   }
   if (err != WEFT_OK) {
     wefti_rep_destroy(rep);
@@ -147,6 +160,8 @@ void wefti_rep_start(wefti_rep *rep, wefti_rep_wake_fn *wake, void *arg)
 {
   rep->wake = wake;
   rep->arg = arg;
+  rep->guard.fn = wake;
+  rep->guard.arg = arg;
   (void)nng_pipe_notify(rep->sock, NNG_PIPE_EV_REM_POST, on_pipe, rep);
   for (unsigned i = 0; i < rep->count; i++) {
     receive(&rep->slots[i]);
@@ -205,18 +220,20 @@ void wefti_rep_destroy(wefti_rep *rep)
   if (rep == NULL) {
     return;
   }
-  (void)nng_close(rep->sock);
+  wefti_guard_clear(&rep->guard);
+  if (rep->listener.id != 0) {
+    (void)nng_listener_close(rep->listener); /* the address is free when this returns */
+  }
+  /* Stopped before closed: a callback that still used its context while the socket closes
+   * would touch what nng 1.5.2 has freed. */
   for (unsigned i = 0; i < rep->count; i++) {
     slot *s = &rep->slots[i];
-    if (s->aio == NULL) {
-      continue;
+    if (s->aio != NULL) {
+      nng_aio_stop(s->aio);                  /* waits: a pending aio is never freed */
+      nng_msg_free(nng_aio_get_msg(s->aio)); /* an answer that was not sent */
+      nng_msg_free(s->msg);
+      nng_aio_free(s->aio);
     }
-    nng_aio_stop(s->aio); /* waits: a pending aio is never freed */
-    if (s->state == SENDING && nng_aio_result(s->aio) != 0) {
-      nng_msg_free(nng_aio_get_msg(s->aio)); /* the stopped callback did not get to it */
-    }
-    nng_msg_free(s->msg);
-    nng_aio_free(s->aio);
   }
-  free(rep);
+  wefti_close(rep->sock, rep_free, rep);
 }

@@ -347,33 +347,41 @@ weft_err weft_sub_create(const char *events_url, const char *snapshot_url, weft_
   return WEFT_OK;
 }
 
+static void sub_free(void *arg)
+{
+  weft_sub *sub = arg;
+  (void)pthread_cond_destroy(&sub->cond);
+  (void)pthread_mutex_destroy(&sub->lock);
+  free(sub);
+}
+
 void weft_sub_destroy(weft_sub *sub)
 {
   if (sub == NULL) {
     return;
   }
-  if (sub->events.id != 0) {
-    (void)nng_close(sub->events);
-  }
-  if (sub->snapshot.id != 0) {
-    (void)nng_close(sub->snapshot);
-  }
+  /* Stopped before closed: see rep.c. */
   if (sub->event_aio != NULL) {
     nng_aio_stop(sub->event_aio); /* waits for the callback */
-    nng_aio_free(sub->event_aio);
   }
   if (sub->ask_aio != NULL) {
     nng_aio_stop(sub->ask_aio);
     nng_msg_free(nng_aio_get_msg(sub->ask_aio));
-    nng_aio_free(sub->ask_aio);
   }
+  nng_aio_free(sub->event_aio);
+  nng_aio_free(sub->ask_aio);
   nng_msg_free(sub->answer);
   while (sub->head != sub->tail) {
     nng_msg_free(sub->ring[sub->head++ % RING]);
   }
   free(sub->ring);
   wefti_feed_fini(&sub->feed);
-  (void)pthread_cond_destroy(&sub->cond);
-  (void)pthread_mutex_destroy(&sub->lock);
-  free(sub);
+  if (sub->snapshot.id != 0) {
+    wefti_close(sub->snapshot, NULL, NULL);
+  }
+  if (sub->events.id != 0) {
+    wefti_close(sub->events, sub_free, sub); /* a pipe callback may still come */
+  } else {
+    sub_free(sub);
+  }
 }
