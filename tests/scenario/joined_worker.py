@@ -3,7 +3,6 @@ environment of torchrun, Open MPI and Slurm."""
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 
 from weft_scenario import (BIN, MARK, SLOW, Background, Daemon, check, folder, holds, main, model, same, until,
@@ -24,15 +23,14 @@ class Worker:
     def text(self):
         return pathlib.Path(self.log.name).read_text(errors="replace")
 
+    def quit(self):
+        """An orderly end on SIGTERM, also of one whose engine is gone."""
+        self.process.send_signal(signal.SIGTERM)
+        same(self.process.wait(5 * SLOW), 0, f"exit code of a worker after SIGTERM: {self.text()}")
+
     def end(self):
-        """An orderly end on SIGTERM, also of one whose engine is gone; twice is harmless."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                same(self.process.wait(5 * SLOW), 0, f"exit code of a worker after SIGTERM: {self.text()}")
-            finally:
-                self.process.kill()
-                self.process.wait()
+        self.process.kill()
+        self.process.wait()
         self.log.close()
 
 
@@ -46,6 +44,7 @@ def test_two_workers_join():
     with folder() as d:
         url, daemon = waiting_daemon(d)
         with daemon as w:
+            same(w.read_door(), url, "the door")
             first = Worker(w, url, "--rank", "0", "--world-size", "2")
             second = Worker(w, url, env={"RANK": "1", "WORLD_SIZE": "2"})
             try:
@@ -65,11 +64,14 @@ def test_two_workers_join():
                 w.stop()
                 # the engine's next life finds them at the door again
                 with Daemon("--workers-join", "--join", url, ready=False) as again:
+                    again.read_door()
                     again.ready = Background(again.read_ready, 40).result(60)
                     check(not again.is_ready() or again.version() == "default", "nothing is known of its weights")
                     again.push_again(write_safetensors(d / "b.safetensors", model("b")), "b")
                     check(holds(again, model("b")), "the same workers hold the push")
                     same(sorted(again.pids().values()), sorted([first.process.pid, second.process.pid]), "pids")
+                    first.quit()
+                    second.quit()
             finally:
                 first.end()
                 second.end()
@@ -79,6 +81,7 @@ def test_a_joined_worker_dies_and_another_takes_its_rank():
     with folder() as d:
         url, daemon = waiting_daemon(d)
         with daemon as w:
+            same(w.read_door(), url, "the door")
             a = Worker(w, url, env={"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
             b = Worker(w, url, env={"SLURM_PROCID": "1", "SLURM_NTASKS": "2"})
             c = None
@@ -106,10 +109,11 @@ def test_token():
         (d / "wrong").write_text("another\n")
         for f in ("token", "wrong"):
             (d / f).chmod(0o600)
-        with socket.create_server(("127.0.0.1", 0)) as s:  # a port that is free a moment later
-            url = "tcp://127.0.0.1:%d" % s.getsockname()[1]
-        daemon = Daemon("--workers-join", "--join", url, "--join-token-file", d / "token", workers=1, ready=False)
+        daemon = Daemon("--workers-join", "--join", "tcp://127.0.0.1:0", "--join-token-file", d / "token", workers=1,
+                        ready=False)
         with daemon as w:
+            url = w.read_door()
+            check(url.startswith("tcp://127.0.0.1:") and not url.endswith(":0"), f"the door: {url}")
             args = ("--rank", "0", "--world-size", "1", "--join-token-file")
             bad = Worker(w, url, *args, str(d / "wrong"))
             check(bad.process.wait(40 * SLOW) != 0, f"a wrong token was let in: {bad.text()}")

@@ -257,13 +257,22 @@ class Daemon:
         self.errfile.flush()
         return (self.dir / "stderr").read_text(errors="replace")
 
-    def read_ready(self, seconds=20):
+    def read_line(self, seconds=20):
         line = Background(self.process.stdout.readline).result(seconds)
         if not line:
             self.process.wait(10)
             raise AssertionError(f"weftd ended with {self.process.returncode} before it was "
                                  f"ready:\n{self.log()}")
-        got = json.loads(line)
+        return json.loads(line)
+
+    def read_door(self):
+        """Where workers may join, of a daemon that waits for them: its first line."""
+        got = self.read_line()
+        same(got.get("ready"), False, "the line before the ready line")
+        return got["join"]
+
+    def read_ready(self, seconds=20):
+        got = self.read_line(seconds)
         same(got.get("ready"), True, "the ready line")
         return got
 
