@@ -258,10 +258,29 @@ static weft_err string_done(weft_json_scan *s)
   return WEFT_OK;
 }
 
+/* A bit per byte of w that a string cannot take as it is: control, not ASCII, the quote
+ * or the backslash.  Zero only if there is none. */
+static uint64_t special_bytes(uint64_t w)
+{
+  const uint64_t ones = UINT64_C(0x0101010101010101);
+  const uint64_t quote = w ^ ones * '"';
+  const uint64_t slash = w ^ ones * '\\';
+  return (w | ((w - ones * 0x20) & ~w) | ((quote - ones) & ~quote) |
+          ((slash - ones) & ~slash)) &
+         ones * 0x80;
+}
+
 /* First byte in p[len] that is not plain string content. */
 static size_t plain_run(const char *p, size_t len)
 {
   size_t i = 0;
+  for (; len - i >= sizeof(uint64_t); i += sizeof(uint64_t)) {
+    uint64_t w;
+    memcpy(&w, p + i, sizeof w);
+    if (special_bytes(w) != 0) {
+      break;
+    }
+  }
   while (i < len) {
     const unsigned char c = (unsigned char)p[i];
     if (c < 0x20 || c >= 0x80 || c == '"' || c == '\\') {

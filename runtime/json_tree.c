@@ -28,8 +28,12 @@ typedef struct builder {
   const char *p, *end;
 } builder;
 
-static const char *string_end(const char *p) /* p behind the opening quote */
+static const char *string_end(const char *p, const char *end) /* p behind the quote */
 {
+  const char *quote = memchr(p, '"', (size_t)(end - p));
+  if (memchr(p, '\\', (size_t)(quote - p)) == NULL) {
+    return quote;
+  }
   while (*p != '"') {
     p += *p == '\\' ? 2 : 1;
   }
@@ -39,7 +43,7 @@ static const char *string_end(const char *p) /* p behind the opening quote */
 static const char *take_string(builder *b)
 {
   const char *from = b->p + 1;
-  const char *to = string_end(from);
+  const char *to = string_end(from, b->end);
   char *out = b->arena;
   b->arena += wefti_json_unescape(out, from, (size_t)(to - from));
   *b->arena++ = '\0';
@@ -47,10 +51,16 @@ static const char *take_string(builder *b)
   return out;
 }
 
+static bool in_number(char c)
+{
+  return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' ||
+         c == 'E';
+}
+
 static const char *take_number(builder *b)
 {
   char *out = b->arena;
-  while (b->p < b->end && *b->p != '\0' && strchr("+-.0123456789eE", *b->p) != NULL) {
+  while (b->p < b->end && in_number(*b->p)) {
     *b->arena++ = *b->p++;
   }
   *b->arena++ = '\0';

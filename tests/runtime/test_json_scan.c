@@ -132,6 +132,29 @@ static void a_raw_nul_is_refused(void **state)
   weft_json_scan_destroy(scan);
 }
 
+static void every_byte_counts_at_every_place(void **state)
+{
+  (void)state;
+  for (size_t at = 1; at < 24; at++) {
+    for (int b = 0; b < 256; b++) {
+      char text[34];
+      memset(text, 'x', sizeof text);
+      text[0] = '"';
+      text[sizeof text - 1] = '"';
+      text[at] = (char)b;
+      weft_json_scan *scan;
+      const weft_err err = scan_pieces(text, sizeof text, sizeof text, NULL, &scan);
+      const bool plain = b >= 0x20 && b < 0x80 && b != '"' && b != '\\';
+      assert_int_equal(err, plain ? WEFT_OK : WEFT_E_PROTO);
+      if (!plain) { /* a quote, an escape or a lead byte shows one byte later */
+        const size_t where = weft_json_scan_error_at(scan);
+        assert_true(where == at || where == at + 1);
+      }
+      weft_json_scan_destroy(scan);
+    }
+  }
+}
+
 static void every_prefix_is_truncated(void **state)
 {
   (void)state;
@@ -314,6 +337,7 @@ int main(void)
     cmocka_unit_test(accepts),
     cmocka_unit_test(refuses_with_position_and_reason),
     cmocka_unit_test(a_raw_nul_is_refused),
+    cmocka_unit_test(every_byte_counts_at_every_place),
     cmocka_unit_test(every_prefix_is_truncated),
     cmocka_unit_test(spans_do_not_depend_on_pieces),
     cmocka_unit_test(a_root_number_has_a_span),

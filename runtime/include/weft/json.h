@@ -25,8 +25,8 @@ typedef enum weft_json_kind {
 } weft_json_kind;
 
 typedef struct weft_json_limits {
-  size_t depth; /* nested arrays and objects, 0 = 64 */
-  size_t nodes; /* values in all, 0 = 4,000,000 */
+  size_t depth;   /* nested arrays and objects, 0 = 64 */
+  size_t nodes;   /* values in all, 0 = 4,000,000 */
   size_t members; /* of the root object, 0 = as many as nodes */
 } weft_json_limits;
 
