@@ -81,8 +81,9 @@ static void on_message(void *arg, const void *data, size_t len, int *fds, size_t
   wefti_child *child = arg;
   static const char ready[] = "{\"ready\":true";
   if (len < sizeof ready - 1 || memcmp(data, ready, sizeof ready - 1) != 0) {
-    wefti_imports_message(child->members->imports, child->rank, child->incarnation, data,
-                          len, fds, nfds);
+    const wefti_heard heard = { .data = data, .len = len, .fds = fds, .nfds = nfds };
+    wefti_imports_message(child->members->imports, child->rank, child->incarnation,
+                          &heard);
     return;
   }
   tell_ready(child, child->url); /* where we told it to listen */
@@ -106,18 +107,22 @@ static void release_export(void *arg, uint32_t rank, uint64_t incarnation, uint6
   }
 }
 
+static void free_child(wefti_child *child)
+{
+  weft_process_destroy(child->process);
+  free(child);
+}
+
 static void reap_child(void *arg)
 {
   wefti_child *child = arg;
-  wefti_members *m = child->members;
-  for (wefti_child **at = &m->children; *at; at = &(*at)->next) {
+  for (wefti_child **at = &child->members->children; *at; at = &(*at)->next) {
     if (*at == child) {
       *at = child->next;
       break;
     }
   }
-  weft_process_destroy(child->process);
-  free(child);
+  free_child(child);
 }
 
 static void on_exit_of(void *arg, int status)
@@ -301,7 +306,9 @@ void wefti_members_destroy(wefti_members *m)
     return;
   }
   while (m->children) {
-    reap_child(m->children);
+    wefti_child *child = m->children;
+    m->children = child->next;
+    free_child(child);
   }
   wefti_imports_destroy(m->imports);
   wefti_joins_destroy(m);

@@ -1,5 +1,7 @@
 #include "calls.h"
 
+#include "calls_text.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,86 +30,6 @@ struct wefti_calls {
   bool has_thread;
   pthread_t thread; /* that runs the callbacks */
 };
-
-/* ---- results */
-
-static const char *text_of(weft_str s)
-{
-  return s.p ? s.p : "";
-}
-
-static void result_from(weft_result *out, const weft_client_done *done)
-{
-  *out = (weft_result){
-    .err = (weft_err)done->err,
-    .outcome = (weft_outcome)done->outcome,
-    .sequence = done->sequence,
-    .elapsed_ms = done->elapsed_ms,
-    .message = text_of(done->message),
-    .operation = text_of(done->operation),
-    .phase = text_of(done->phase),
-    .culprits = text_of(done->culprits),
-    .session = text_of(done->session),
-    .version = text_of(done->version),
-    .fenced = text_of(done->fenced),
-    .body = done->body ? (const char *)done->body->data : "",
-    .body_len = done->body ? done->body->len : 0,
-  };
-}
-
-static void result_failed(weft_result *out, weft_err err, weft_outcome outcome)
-{
-  *out = (weft_result){ .err = err,
-                        .outcome = outcome,
-                        .message = weft_strerror(err),
-                        .operation = "",
-                        .phase = "",
-                        .culprits = "",
-                        .session = "",
-                        .version = "",
-                        .fenced = "",
-                        .body = "" };
-}
-
-/* A copy in one block. */
-static weft_result *result_dup(const weft_result *from)
-{
-  const char *texts[] = { from->message, from->operation, from->phase, from->culprits,
-                          from->session, from->version,   from->fenced };
-  enum { TEXTS = sizeof texts / sizeof texts[0] };
-  size_t need = sizeof(weft_result) + from->body_len + 1;
-  for (size_t i = 0; i < TEXTS; i++) {
-    need += strlen(texts[i]) + 1;
-  }
-  weft_result *copy = malloc(need);
-  if (!copy) {
-    return NULL;
-  }
-  char *at = (char *)(copy + 1);
-  for (size_t i = 0; i < TEXTS; i++) {
-    const size_t n = strlen(texts[i]) + 1;
-    memcpy(at, texts[i], n);
-    texts[i] = at;
-    at += n;
-  }
-  memcpy(at, from->body, from->body_len);
-  at[from->body_len] = '\0';
-  *copy = *from;
-  copy->message = texts[0];
-  copy->operation = texts[1];
-  copy->phase = texts[2];
-  copy->culprits = texts[3];
-  copy->session = texts[4];
-  copy->version = texts[5];
-  copy->fenced = texts[6];
-  copy->body = at;
-  return copy;
-}
-
-void weft_result_free(weft_result *result)
-{
-  free(result);
-}
 
 /* ---- the book */
 
@@ -173,7 +95,7 @@ static void finish_record(call_record *record, const weft_result *result)
 static void close_book(wefti_calls *calls)
 {
   weft_result result;
-  result_failed(&result, WEFT_E_CLOSED, WEFT_OUTCOME_UNKNOWN);
+  wefti_result_failed(&result, WEFT_E_CLOSED, WEFT_OUTCOME_UNKNOWN);
   (void)pthread_mutex_lock(&calls->lock);
   calls->closed = true;
   call_record *open = calls->open;
@@ -225,15 +147,15 @@ static weft_err calls_on(weft_ctx *ctx, void *state, const weft_msg *msg)
     note_thread(self->calls);
     return WEFT_OK;
   case WEFT_MSG_CLIENT_DONE:
-    result_from(&result, (const weft_client_done *)msg);
+    wefti_result_from(&result, (const weft_client_done *)msg);
     finish_record(book_take(self->calls, 0, msg->corr), &result);
     return WEFT_OK;
   case WEFT_MSG_ASK_FAILED: {
     const weft_ask_failed_msg *failed = (const weft_ask_failed_msg *)msg;
     const bool query = failed->asked == WEFT_MSG_CLIENT_QUERY;
     const weft_err reason = (weft_err)failed->reason;
-    result_failed(&result, reason == WEFT_E_DOWN ? WEFT_E_CLOSED : reason,
-                  query ? WEFT_OUTCOME_NONE : WEFT_OUTCOME_UNKNOWN);
+    wefti_result_failed(&result, reason == WEFT_E_DOWN ? WEFT_E_CLOSED : reason,
+                        query ? WEFT_OUTCOME_NONE : WEFT_OUTCOME_UNKNOWN);
     finish_record(book_take(self->calls, 0, msg->corr), &result);
     return WEFT_OK;
   }
@@ -270,151 +192,12 @@ static void calls_fini(weft_ctx *ctx, void *state)
 static const weft_actor_class calls_class = { "calls", sizeof(calls_actor), calls_init,
                                               calls_fini, calls_on };
 
-/* ---- requests */
-
-static weft_str str_of(const char *text)
-{
-  return text ? (weft_str){ text, (uint32_t)strlen(text) } : (weft_str){ NULL, 0 };
-}
-
-typedef union any_call {
-  weft_msg h;
-  weft_client_init init;
-  weft_client_start start;
-  weft_client_update update;
-  weft_client_finish finish;
-  weft_client_label label;
-  weft_client_abort abort;
-  weft_client_pause pause;
-  weft_client_query query;
-} any_call;
-
-#define FILL_CALL(call, request)                                                         \
-  do {                                                                                   \
-    (call)->timeout_ms = (request)->timeout_ms;                                          \
-    (call)->idem_key = str_of((request)->idempotency_key);                               \
-    (call)->body_hash = hash_of(request);                                                \
-    (call)->session = str_of((request)->session);                                        \
-  } while (0)
-
-static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
-{
-  const uint8_t *p = data;
-  for (size_t i = 0; i < len; i++) { /* FNV-1a */
-    h = (h ^ p[i]) * 0x100000001b3U;
-  }
-  return h;
-}
-
-/* Tells a repeated idempotency key apart from a reused one. */
-static uint64_t hash_of(const weft_request *r)
-{
-  if (!r->idempotency_key) {
-    return 0;
-  }
-  const uint32_t head[] = { (uint32_t)r->op, r->strict, r->draft, r->version != NULL,
-                            r->expected_version != NULL };
-  uint64_t h = hash_bytes(0xcbf29ce484222325U, head, sizeof head);
-  h = hash_bytes(h, r->json ? r->json : "", r->json ? r->json_len : 0);
-  h = hash_bytes(h, r->version ? r->version : "",
-                 r->version ? strlen(r->version) + 1 : 0);
-  return hash_bytes(h, r->expected_version ? r->expected_version : "",
-                    r->expected_version ? strlen(r->expected_version) : 0);
-}
-
-static void fill_query(any_call *call, weft_query what)
-{
-  call->query.h.type = WEFT_MSG_CLIENT_QUERY;
-  call->query.what = what;
-}
-
-/* Builds the message on the caller's stack; info is a buffer made of request->json. */
-static weft_err fill(any_call *call, const weft_request *r, weft_buf *info)
-{
-  memset(call, 0, sizeof *call);
-  switch (r->op) {
-  case WEFT_OP_INIT:
-    call->h.type = WEFT_MSG_CLIENT_INIT;
-    FILL_CALL(&call->init, r);
-    call->init.info = info;
-    break;
-  case WEFT_OP_START:
-    call->h.type = WEFT_MSG_CLIENT_START;
-    FILL_CALL(&call->start, r);
-    call->start.draft = r->draft;
-    break;
-  case WEFT_OP_UPDATE:
-    call->h.type = WEFT_MSG_CLIENT_UPDATE;
-    FILL_CALL(&call->update, r);
-    call->update.info = info;
-    break;
-  case WEFT_OP_FINISH:
-    call->h.type = WEFT_MSG_CLIENT_FINISH;
-    FILL_CALL(&call->finish, r);
-    call->finish.has_version = r->version != NULL;
-    call->finish.version = str_of(r->version);
-    call->finish.has_expected = r->expected_version != NULL;
-    call->finish.expected = str_of(r->expected_version);
-    call->finish.strict = r->strict;
-    break;
-  case WEFT_OP_ABORT:
-    call->h.type = WEFT_MSG_CLIENT_ABORT;
-    FILL_CALL(&call->abort, r);
-    call->abort.reason = str_of(r->version);
-    break;
-  case WEFT_OP_SET_VERSION:
-    call->h.type = WEFT_MSG_CLIENT_LABEL;
-    FILL_CALL(&call->label, r);
-    call->label.version = str_of(r->version);
-    call->label.has_expected = r->expected_version != NULL;
-    call->label.expected = str_of(r->expected_version);
-    break;
-  case WEFT_OP_PAUSE:
-  case WEFT_OP_RESUME:
-    call->h.type = WEFT_MSG_CLIENT_PAUSE;
-    FILL_CALL(&call->pause, r);
-    call->pause.action = r->op == WEFT_OP_PAUSE ? WEFT_PAUSE : WEFT_RESUME;
-    call->pause.mode = str_of(r->version ? r->version : "abort");
-    call->pause.clear_cache = 1;
-    break;
-  case WEFT_OP_GET_VERSION:
-    fill_query(call, WEFT_QUERY_INFO);
-    break;
-  case WEFT_OP_STATUS:
-    fill_query(call, WEFT_QUERY_STATUS);
-    break;
-  case WEFT_OP_WEIGHTS:
-    fill_query(call, WEFT_QUERY_WEIGHTS);
-    break;
-  case WEFT_OP_READY:
-    fill_query(call, WEFT_QUERY_READY);
-    break;
-  default:
-    return WEFT_E_INVAL;
-  }
-  return WEFT_OK;
-}
-
-static weft_err check(const weft_request *r)
-{
-  const bool takes_json = r->op == WEFT_OP_INIT || r->op == WEFT_OP_UPDATE;
-  if (r->size != sizeof *r || (takes_json && !r->json) ||
-      (r->op == WEFT_OP_SET_VERSION && !r->version)) {
-    return WEFT_E_INVAL;
-  }
-  const char *texts[] = { r->version, r->expected_version };
-  for (size_t i = 0; i < 2; i++) {
-    if (texts[i] && strlen(texts[i]) > WEFT_VERSION_MAX) {
-      return WEFT_E_INVAL;
-    }
-  }
-  return WEFT_OK;
-}
+/* ---- submitting */
 
 weft_err wefti_calls_submit(wefti_calls *calls, const weft_request *request,
                             weft_result_fn *fn, void *arg)
 {
-  weft_err err = check(request);
+  weft_err err = wefti_call_check(request);
   if (err != WEFT_OK) {
     return err;
   }
@@ -425,9 +208,9 @@ weft_err wefti_calls_submit(wefti_calls *calls, const weft_request *request,
       return WEFT_E_NOMEM;
     }
   }
-  any_call call;
+  wefti_any_call call;
   weft_msg *msg = NULL;
-  err = fill(&call, request, info);
+  err = wefti_call_fill(&call, request, info);
   if (err == WEFT_OK) {
     msg = weft_msg_dup(weft_messages(), &call.h);
     err = msg ? WEFT_OK : WEFT_E_NOMEM;
@@ -467,7 +250,7 @@ typedef struct waiter {
 static void wake_waiter(void *arg, const weft_result *result)
 {
   waiter *w = arg;
-  weft_result *copy = result_dup(result);
+  weft_result *copy = wefti_result_dup(result);
   (void)pthread_mutex_lock(&w->lock);
   w->result = copy;
   w->done = true;

@@ -302,18 +302,18 @@ static void retire(seat *s, uint64_t incarnation, uint64_t epoch)
 }
 
 void wefti_imports_message(wefti_imports *all, uint32_t rank, uint64_t incarnation,
-                           const void *data, size_t len, int *fds, size_t nfds)
+                           const wefti_heard *heard)
 {
   seat *s = &all->seats[rank];
   wefti_export_msg msg;
   bool used = false;
-  if (wefti_export_read(data, len, &msg)) {
+  if (wefti_export_read(heard->data, heard->len, &msg)) {
     switch (msg.kind) {
     case WEFTI_EXPORT_SLABS:
-      used = take_slabs(s, incarnation, &msg, fds, nfds);
+      used = take_slabs(s, incarnation, &msg, heard->fds, heard->nfds);
       break;
     case WEFTI_EXPORT_INSTALL:
-      used = take_install(s, incarnation, &msg, fds, nfds);
+      used = take_install(s, incarnation, &msg, heard->fds, heard->nfds);
       if (!used) { /* it need not hold what cannot be read */
         all->ops.release(all->ops.arg, rank, incarnation, msg.epoch);
       }
@@ -329,8 +329,8 @@ void wefti_imports_message(wefti_imports *all, uint32_t rank, uint64_t incarnati
   if (!used) {
     drop_waiting(s);
   }
-  for (size_t i = 0; i < nfds; i++) {
-    (void)close(fds[i]);
+  for (size_t i = 0; i < heard->nfds; i++) {
+    (void)close(heard->fds[i]);
   }
 }
 

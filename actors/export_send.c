@@ -164,15 +164,15 @@ static int write_table(const uint8_t *table, size_t len)
 
 static weft_err describe(held *h, weft_memory *memory, const weft_snapshot *s)
 {
-  size_t shape_at;
-  size_t name_at;
-  size_t total;
+  size_t shape_at = 0;
+  size_t name_at = 0;
+  size_t total = 0;
   weft_err err = table_size(s, &shape_at, &name_at, &total);
   if (err != WEFT_OK) {
     return err;
   }
   uint8_t *table = calloc(1, total + 1);
-  h->cells = calloc(s->tensor_count + 1, sizeof *h->cells);
+  h->cells = calloc(s->tensor_count + 1, sizeof(wefti_cell *));
   if (!table || !h->cells) {
     free(table);
     return WEFT_E_NOMEM;
@@ -330,9 +330,9 @@ void wefti_exporter_message(wefti_exporter *x, const void *data, size_t len)
   }
 }
 
-void wefti_exporter_set_line(wefti_exporter *exporter, weft_lifeline *line)
+void wefti_exporter_set_line(wefti_exporter *x, weft_lifeline *line)
 {
-  exporter->line = line;
+  x->line = line;
 }
 
 weft_err wefti_exporter_create(weft_runtime *rt, wefti_device *device,

@@ -58,10 +58,10 @@ typedef struct wefti_exporter wefti_exporter;
 weft_err wefti_exporter_create(weft_runtime *rt, wefti_device *device,
                                wefti_exporter **out) WEFT_MUST_USE;
 /* Loop 0. */
-void wefti_exporter_set_line(wefti_exporter *exporter, weft_lifeline *line);
-void wefti_exporter_message(wefti_exporter *exporter, const void *data, size_t len);
+void wefti_exporter_set_line(wefti_exporter *x, weft_lifeline *line);
+void wefti_exporter_message(wefti_exporter *x, const void *data, size_t len);
 /* After the actors ended, before the device goes. */
-void wefti_exporter_destroy(wefti_exporter *exporter);
+void wefti_exporter_destroy(wefti_exporter *x);
 
 /* ---- the parent's end, of all ranks */
 typedef struct wefti_imports wefti_imports;
@@ -73,20 +73,26 @@ typedef struct wefti_imports_ops {
 weft_err wefti_imports_create(weft_runtime *rt, uint32_t world_size,
                               const wefti_imports_ops *ops, wefti_imports **out)
     WEFT_MUST_USE;
-void wefti_imports_destroy(wefti_imports *imports); /* nothing may be pinned */
-/* Loop 0, these four.  Takes fds.  An unusable message is as good as none: what it was
+void wefti_imports_destroy(wefti_imports *all); /* nothing may be pinned */
+/* A message of a worker's lifeline. */
+typedef struct wefti_heard {
+  const void *data;
+  size_t len;
+  int *fds; /* [nfds], taken */
+  size_t nfds;
+} wefti_heard;
+/* Loop 0, these four.  An unusable message is as good as none: what it was
  * about cannot be pinned. */
-void wefti_imports_message(wefti_imports *imports, uint32_t rank, uint64_t incarnation,
-                           const void *data, size_t len, int *fds, size_t nfds);
-void wefti_imports_gone(wefti_imports *imports, uint32_t rank, uint64_t incarnation);
+void wefti_imports_message(wefti_imports *all, uint32_t rank, uint64_t incarnation,
+                           const wefti_heard *heard);
+void wefti_imports_gone(wefti_imports *all, uint32_t rank, uint64_t incarnation);
 /* The newest of each rank is what weights_sequence means. */
-void wefti_imports_visible(wefti_imports *imports, uint64_t weights_sequence);
+void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence);
 /* All older ones go, with their readers. */
-void wefti_imports_settle(wefti_imports *imports, uint64_t weights_sequence);
+void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence);
 /* Any thread.  *holder is for unpin. */
-weft_err wefti_imports_pin(wefti_imports *imports, uint32_t rank,
-                           uint64_t weights_sequence, const weft_snapshot **out,
-                           void **holder) WEFT_MUST_USE;
+weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_sequence,
+                           const weft_snapshot **out, void **holder) WEFT_MUST_USE;
 void wefti_imports_unpin(void *holder);
 
 #endif /* WEFT_ACTORS_EXPORTS_H */

@@ -144,12 +144,12 @@ const char *weftd_help(weftd_mode mode)
 static unsigned mistake(const char *fmt, ...) WEFT_PRINTF(1, 2);
 static unsigned mistake(const char *fmt, ...)
 {
-  char text[512];
   va_list args;
   va_start(args, fmt);
-  (void)vsnprintf(text, sizeof text, fmt, args);
+  (void)fputs("weftd: ", stderr);
+  (void)vfprintf(stderr, fmt, args);
+  (void)fputc('\n', stderr);
   va_end(args);
-  (void)fprintf(stderr, "weftd: %s\n", text);
   return 1;
 }
 

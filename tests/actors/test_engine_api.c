@@ -325,9 +325,9 @@ static void *read_all(void *arg)
 {
   reader *r = arg;
   uint64_t last = 0;
-  while (!*r->stop && !r->trouble) {
+  do {
     r->trouble = read_once(r, &last);
-  }
+  } while (!*r->stop && !r->trouble);
   return NULL;
 }
 
