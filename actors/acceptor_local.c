@@ -15,7 +15,7 @@ static void reply_text(const wefti_acceptor_args *args, const weft_http_call *ca
 static void reply_world_size(const wefti_acceptor_args *args, const wefti_request *rq)
 {
   char text[64];
-  /* tp, pp and dp_size are each below 2^20: see the daemon's options. */
+  /* tp * pp is a number of workers that exist, so this cannot wrap. */
   const uint64_t dp = rq->query->include_dp ? args->dp_size : 1;
   (void)snprintf(text, sizeof text, "{\"world_size\":%" PRIu64 "}",
                  (uint64_t)args->tp * args->pp * dp);

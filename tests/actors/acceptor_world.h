@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORLD_MAX = 4096, WORLD_BODY_MAX = 8192 };
+enum { WORLD_MAX = 4096 };
 
 typedef struct answer {
   weft_http_id id;
   int status;
-  char body[WORLD_BODY_MAX];
+  char *body;
   char fenced[32], session[64], sequence[32];
 } answer;
 
@@ -44,7 +44,8 @@ static void world_respond(void *arg, weft_http_id id, const weft_http_reply *rep
   memset(a, 0, sizeof *a);
   a->id = id;
   a->status = reply->status;
-  assert_true(reply->body_len < sizeof a->body);
+  a->body = calloc(1, reply->body_len + 1);
+  assert_non_null(a->body);
   if (reply->body_len > 0) {
     memcpy(a->body, reply->body, reply->body_len);
   }
@@ -142,6 +143,9 @@ static void world_forget(world *w)
 {
   for (size_t i = 0; i < w->asked_count; i++) {
     weft_msg_drop(weft_messages(), w->asked[i]);
+  }
+  for (size_t i = 0; i < w->answer_count; i++) {
+    free(w->answers[i].body);
   }
   w->asked_count = 0;
   w->answer_count = 0;
