@@ -2,7 +2,8 @@
  *   child lifeline            answers on the lifeline until it closes, then exits with 7
  *   child exit N              exits with N
  *   child hang                ignores everything
- *   child port URL LINK_URL   an echo behind a port, with a link of its own to LINK_URL */
+ *   child port URL LINK_URL   an echo behind a port, with a link of its own to LINK_URL
+ */
 #define _GNU_SOURCE
 #include "link_world.h"
 #include "weft/process.h"
@@ -93,7 +94,9 @@ static int run_port(const char *url, const char *link_url)
   weft_actor_id echo_id;
   weft_actor_id port;
   weft_why why = { 0 };
-  const weft_runtime_opts o = { .size = sizeof o, .loops = 1, .catalogue = &world_catalogue };
+  const weft_runtime_opts o = { .size = sizeof o,
+                                .loops = 1,
+                                .catalogue = &world_catalogue };
   const echo_args args = { .link_url = link_url };
   if (weft_runtime_create(&o, &c.rt) != WEFT_OK ||
       weft_lifeline_open(weft_runtime_loop(c.rt, 0), -1, on_message, on_closed, &c,

@@ -46,15 +46,18 @@ typedef struct done {
     .name = #m, .kind = WEFT_FIELD_##k, .offset = offsetof(s, m)                         \
   }
 static const weft_field ping_fields[] = { FIELD(ping, u32, mode), FIELD(ping, u64, n),
-                                          FIELD(ping, str, text), FIELD(ping, buf, data) };
+                                          FIELD(ping, str, text),
+                                          FIELD(ping, buf, data) };
 static const weft_field go_fields[] = { FIELD(go, u64, link), FIELD(go, u64, count),
                                         FIELD(go, u64, die_at), FIELD(go, u32, mode),
                                         FIELD(go, u32, timeout_ms) };
 static const weft_field done_fields[] = { FIELD(done, u64, ok), FIELD(done, u64, down),
                                           FIELD(done, u64, timeout),
-                                          FIELD(done, u64, other), FIELD(done, u64, wrong) };
+                                          FIELD(done, u64, other),
+                                          FIELD(done, u64, wrong) };
 static const weft_msg_desc world_descs[TYPE_COUNT_] = {
-  [TYPE_PING] = { "ping", sizeof(ping), ping_fields, 4, ROLE_CLIENT, ROLE_SERVER, TYPE_PONG },
+  [TYPE_PING] = { "ping", sizeof(ping), ping_fields, 4, ROLE_CLIENT, ROLE_SERVER,
+                  TYPE_PONG },
   [TYPE_PONG] = { "pong", sizeof(ping), ping_fields, 4, ROLE_SERVER, ROLE_CLIENT, 0 },
   [TYPE_GO] = { "go", sizeof(go), go_fields, 5, ROLE_OTHER, ROLE_OTHER, TYPE_DONE },
   [TYPE_DONE] = { "done", sizeof(done), done_fields, 5, ROLE_OTHER, ROLE_OTHER, 0 },
@@ -224,9 +227,8 @@ static weft_err asker_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   return WEFT_OK;
 }
 
-static const weft_actor_class asker_class __attribute__((unused)) = {
-  .name = "asker", .state_size = sizeof(asker), .on = asker_on
-};
+static const weft_actor_class asker_class __attribute__((
+    unused)) = { .name = "asker", .state_size = sizeof(asker), .on = asker_on };
 
 /* ---- from the test's thread */
 
@@ -236,7 +238,8 @@ __attribute__((unused)) static weft_err world_ask(weft_runtime *rt, weft_actor_i
                                                   weft_msg **answer)
 {
   weft_msg *got = NULL;
-  weft_err err = weft_call(rt, to, weft_msg_dup(&world_catalogue, &p->h), timeout_ms, &got);
+  weft_err err =
+      weft_call(rt, to, weft_msg_dup(&world_catalogue, &p->h), timeout_ms, &got);
   if (err == WEFT_OK && got->type == WEFT_MSG_ASK_FAILED) {
     err = (weft_err)((const weft_ask_failed_msg *)(const void *)got)->reason;
   }

@@ -1,7 +1,7 @@
+#include "weft_test.h"
+
 #include "link_world.h"
 #include "weft/process.h"
-
-#include "weft_test.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -40,7 +40,8 @@ static void open_port(world *w, uint32_t frame_max)
                              .roles = 1u << ROLE_SERVER,
                              .contexts = 4,
                              .frame_max = frame_max };
-  if (weft_port_spawn_on(w->rt, 0, &o, w->url, sizeof w->url, &w->port, &why) != WEFT_OK) {
+  if (weft_port_spawn_on(w->rt, 0, &o, w->url, sizeof w->url, &w->port, &why) !=
+      WEFT_OK) {
     fail_msg("%s", why.text);
   }
 }
@@ -48,10 +49,9 @@ static void open_port(world *w, uint32_t frame_max)
 static weft_actor_id open_link(world *w, const char *url, uint32_t connect_ms)
 {
   weft_actor_id link = 0;
-  const weft_link_opts o = { .size = sizeof o,
-                             .url = url,
-                             .connect_ms = connect_ms,
-                             .frame_max = 1u << 20 };
+  const weft_link_opts o = {
+    .size = sizeof o, .url = url, .connect_ms = connect_ms, .frame_max = 1u << 20
+  };
   assert_ok(weft_link_spawn_on(w->rt, 0, &o, &link));
   return link;
 }
@@ -59,7 +59,9 @@ static weft_actor_id open_link(world *w, const char *url, uint32_t connect_ms)
 static void world_open(world *w)
 {
   weft_why why;
-  const weft_runtime_opts o = { .size = sizeof o, .loops = 1, .catalogue = &world_catalogue };
+  const weft_runtime_opts o = { .size = sizeof o,
+                                .loops = 1,
+                                .catalogue = &world_catalogue };
   assert_ok(weft_rundir_open(NULL, &w->dir, &why));
   assert_ok(weft_runtime_create(&o, &w->rt));
   assert_ok(weft_runtime_start_all(w->rt));
@@ -304,7 +306,10 @@ static const struct {
   world_test *test;
   uint32_t port_frame_max;
 } tests[] = {
-#define T(fn, max) { #fn, fn, max }
+#define T(fn, max)                                                                       \
+  {                                                                                      \
+#fn, fn, max                                                                         \
+  }
   T(echoes, 0),
   T(carries_every_kind_of_field, 0),
   T(a_silent_question_ends_at_its_deadline, 0),

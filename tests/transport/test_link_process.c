@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
+#include "weft_test.h"
+
 #include "link_world.h"
 #include "on_loop.h"
 #include "weft/process.h"
-
-#include "weft_test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -68,7 +68,9 @@ static void pair_open(pair *p, bool tcp)
 {
   *p = (pair){ .messages = COUNTER_INIT, .exits = COUNTER_INIT };
   weft_why why = { 0 };
-  const weft_runtime_opts o = { .size = sizeof o, .loops = 1, .catalogue = &world_catalogue };
+  const weft_runtime_opts o = { .size = sizeof o,
+                                .loops = 1,
+                                .catalogue = &world_catalogue };
   const echo_args none = { .link_url = NULL };
   char at[256];
   assert_ok(weft_rundir_open(NULL, &p->dir, &why));
@@ -172,7 +174,8 @@ static void two_pairs_relay(void **state)
     pair p;
     pair_open(&p, tcp != 0);
     pair_start_child(&p, 1);
-    const done d = ask_many(&p, (go){ .count = 2000, .mode = MODE_RELAY, .timeout_ms = 20000 });
+    const done d =
+        ask_many(&p, (go){ .count = 2000, .mode = MODE_RELAY, .timeout_ms = 20000 });
     assert_int_equal(d.ok, 2000);
     assert_int_equal(d.wrong, 0);
     pair_close(&p);

@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
+#include "weft_test.h"
+
 #include "on_loop.h"
 #include "weft/process.h"
 #include "weft/runtime.h"
-
-#include "weft_test.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -306,7 +306,8 @@ static void a_missing_program_is_named(void **state)
   const weft_process_opts po = {
     .size = sizeof po, .path = "/nonexistent/nothing", .argv = argv, .on_exit = on_exit_
   };
-  assert_err(weft_process_spawn(weft_runtime_loop(rt, 0), &po, &p, &why), WEFT_E_NOTFOUND);
+  assert_err(weft_process_spawn(weft_runtime_loop(rt, 0), &po, &p, &why),
+             WEFT_E_NOTFOUND);
   assert_non_null(strstr(why.text, "/nonexistent/nothing"));
   weft_runtime_destroy(rt);
 }
@@ -344,7 +345,8 @@ static void a_lifeline_wants_a_seqpacket_socket(void **state)
   weft_loop *loop = weft_runtime_loop(rt, 0);
   assert_err(weft_lifeline_open(loop, STDIN_FILENO, on_message, NULL, NULL, &line),
              WEFT_E_INVAL);
-  assert_err(weft_lifeline_open(loop, -1, on_message, NULL, NULL, &line), WEFT_E_NOTFOUND);
+  assert_err(weft_lifeline_open(loop, -1, on_message, NULL, NULL, &line),
+             WEFT_E_NOTFOUND);
   weft_runtime_destroy(rt);
 }
 

@@ -1,0 +1,331 @@
+/* How our listeners answer the hazards of nng 1.5.2's ipc transport. */
+#define _GNU_SOURCE
+#include "weft_test.h"
+
+#include "on_loop.h"
+#include "weft/process.h"
+#include "weft/pubsub.h"
+#include "weft/runtime.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* A JSON socket that answers every request with itself. */
+typedef struct host {
+  weft_runtime *rt;
+  weft_rundir *dir;
+  weft_jsonrep *rep;
+  const char *at;
+  char url[256], path[100];
+  weft_err err;
+  weft_why why;
+} host;
+
+static void on_request(void *arg, uint64_t id, weft_buf *request)
+{
+  weft_jsonrep_answer(((host *)arg)->rep, id, request->data, request->len);
+}
+
+static void do_open(void *arg)
+{
+  host *h = arg;
+  h->err = weft_jsonrep_create(weft_runtime_loop(h->rt, 0), h->at, 4, on_request, h,
+                               h->url, sizeof h->url, &h->rep, &h->why);
+}
+
+static void do_close(void *arg)
+{
+  weft_jsonrep_destroy(((host *)arg)->rep);
+}
+
+static void host_start(host *h)
+{
+  *h = (host){ .err = WEFT_OK };
+  const weft_runtime_opts o = { .size = sizeof o, .loops = 1 };
+  assert_ok(weft_rundir_open(NULL, &h->dir, &h->why));
+  assert_ok(weft_runtime_create(&o, &h->rt));
+  assert_ok(weft_runtime_start_all(h->rt));
+  (void)snprintf(h->path, sizeof h->path, "%s/sock", weft_rundir_path(h->dir));
+}
+
+static weft_err host_listen(host *h, const char *at)
+{
+  h->at = at;
+  h->rep = NULL;
+  on_loop(weft_runtime_loop(h->rt, 0), do_open, h);
+  return h->err;
+}
+
+static void host_stop(host *h)
+{
+  on_loop(weft_runtime_loop(h->rt, 0), do_close, h);
+  weft_runtime_stop(h->rt, 100);
+  weft_runtime_join(h->rt);
+  weft_runtime_destroy(h->rt);
+  weft_rundir_close(h->dir);
+}
+
+static weft_err ask(const char *url, uint64_t timeout_ms)
+{
+  weft_buf *b = NULL;
+  const weft_err err = weft_jsonreq(url, "{\"a\":1}", 7, timeout_ms, &b, NULL);
+  if (err == WEFT_OK) {
+    assert_int_equal(b->len, 7);
+    assert_memory_equal(b->data, "{\"a\":1}", 7);
+  }
+  weft_buf_unref(b);
+  return err;
+}
+
+static int plain_ipc(const char *path)
+{
+  struct sockaddr_un sa = { .sun_family = AF_UNIX };
+  (void)snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_true(fd >= 0);
+  assert_int_equal(connect(fd, (const struct sockaddr *)&sa, sizeof sa), 0);
+  return fd;
+}
+
+static int plain_tcp(const char *url)
+{
+  struct sockaddr_in sa = { .sin_family = AF_INET };
+  sa.sin_port = htons((uint16_t)atoi(strrchr(url, ':') + 1));
+  sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_true(fd >= 0);
+  assert_int_equal(connect(fd, (const struct sockaddr *)&sa, sizeof sa), 0);
+  return fd;
+}
+
+static void a_regular_file_is_left_alone(void **state)
+{
+  (void)state;
+  host h;
+  char at[300];
+  host_start(&h);
+  const int fd = open(h.path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+  assert_int_equal(write(fd, "precious", 8), 8);
+  (void)close(fd);
+  (void)snprintf(at, sizeof at, "ipc://%s", h.path);
+  assert_err(host_listen(&h, at), WEFT_E_EXISTS);
+  assert_non_null(strstr(h.why.text, h.path));
+  struct stat st;
+  assert_int_equal(lstat(h.path, &st), 0);
+  assert_true(S_ISREG(st.st_mode) && st.st_size == 8);
+  assert_int_equal(unlink(h.path), 0);
+  host_stop(&h);
+}
+
+/* Twenty probes, and the living listener still takes new connections. */
+static void a_living_listener_is_found_and_unharmed(void **state)
+{
+  (void)state;
+  host h;
+  char at[300];
+  host_start(&h);
+  (void)snprintf(at, sizeof at, "ipc://%s", h.path);
+  assert_ok(host_listen(&h, at));
+  weft_jsonrep *living = h.rep;
+  for (int i = 0; i < 20; i++) {
+    assert_err(host_listen(&h, at), WEFT_E_EXISTS);
+    h.rep = living;
+    assert_ok(ask(h.url, 5000));
+  }
+  host_stop(&h);
+}
+
+static void a_stale_socket_is_replaced(void **state)
+{
+  (void)state;
+  host h;
+  char at[300];
+  host_start(&h);
+  struct sockaddr_un sa = { .sun_family = AF_UNIX };
+  (void)snprintf(sa.sun_path, sizeof sa.sun_path, "%s", h.path);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(fd, (const struct sockaddr *)&sa, sizeof sa), 0);
+  (void)close(fd); /* the file stays */
+  (void)snprintf(at, sizeof at, "ipc://%s", h.path);
+  assert_ok(host_listen(&h, at));
+  assert_ok(ask(h.url, 5000));
+  struct stat st;
+  assert_int_equal(stat(h.path, &st), 0);
+  assert_int_equal(st.st_mode & 0777, 0600);
+  host_stop(&h);
+}
+
+static void an_open_directory_is_refused(void **state)
+{
+  (void)state;
+  host h;
+  char at[300];
+  host_start(&h);
+  assert_int_equal(chmod(weft_rundir_path(h.dir), 0755), 0);
+  (void)snprintf(at, sizeof at, "ipc://%s", h.path);
+  assert_err(host_listen(&h, at), WEFT_E_DENIED);
+  assert_err(host_listen(&h, "ipc://relative"), WEFT_E_INVAL);
+  assert_err(host_listen(&h, "ws://127.0.0.1:0"), WEFT_E_INVAL);
+  assert_int_equal(chmod(weft_rundir_path(h.dir), 0700), 0);
+  host_stop(&h);
+}
+
+/* The reason for the private directory: what a connection without a greeting does to an
+ * nng ipc listener.  1.5.2: it never accepts again, for anybody.  Fixed later (issue
+ * 1518); both are fine here, so this only says which it is, and that nothing else breaks.
+ */
+static void what_a_connection_without_greeting_does(void **state)
+{
+  (void)state;
+  host h;
+  char at[300];
+  host_start(&h);
+  (void)snprintf(at, sizeof at, "ipc://%s", h.path);
+  assert_ok(host_listen(&h, at));
+  assert_ok(ask(h.url, 5000));
+  for (int i = 0; i < 20; i++) {
+    (void)close(plain_ipc(h.path));
+  }
+  const weft_err err = ask(h.url, 1000);
+  print_message("           this nng's ipc listener %s a connection without greeting\n",
+                err == WEFT_OK ? "survives" : "dies of");
+  assert_true(err == WEFT_OK || err == WEFT_E_TIMEOUT || err == WEFT_E_SYS);
+  host_stop(&h); /* and it can be closed */
+}
+
+/* Random bytes, silence and absurd lengths on one connection each; then a real question.
+ */
+static void send_rubbish(int fd, int kind, unsigned seed)
+{
+  static const uint8_t hello[8] = { 0, 'S', 'P', 0, 0, 0x30, 0, 0 }; /* a req0 */
+  uint8_t bytes[256];
+  uint8_t theirs[8];
+  for (size_t i = 0; i < sizeof bytes; i++) {
+    seed = seed * 1103515245u + 12345u;
+    bytes[i] = (uint8_t)(seed >> 16);
+  }
+  if (kind == 0) {
+    (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+    return;
+  }
+  (void)!send(fd, hello, sizeof hello, MSG_NOSIGNAL);
+  (void)!recv(fd, theirs, sizeof theirs, MSG_WAITALL);
+  if (kind == 1) { /* 256 GiB announced; ipc has one byte of type before the length */
+    const uint8_t head[9] = { 1, 0, 0, 0, 0x40, 0, 0, 0, 0 };
+    (void)!send(fd, head, sizeof head, MSG_NOSIGNAL);
+    (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+  } else if (kind == 2) {
+    const uint8_t head[8] = { 0, 0, 0, 0x40, 0, 0, 0, 0 };
+    (void)!send(fd, head, sizeof head, MSG_NOSIGNAL);
+    (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+  } else if (kind == 3) { /* half a frame, then silence */
+    const uint8_t head[12] = { 1, 0, 0, 0, 0, 0, 0, 1, 0, 'x', 'y', 'z' };
+    (void)!send(fd, head, sizeof head, MSG_NOSIGNAL);
+  } else {
+    (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+  }
+}
+
+static void rubbish_stops_nobody(void **state)
+{
+  (void)state;
+  for (int tcp = 0; tcp < 2; tcp++) {
+    host h;
+    char at[300];
+    int open_fds[10];
+    host_start(&h);
+    (void)snprintf(at, sizeof at, "ipc://%s", h.path);
+    assert_ok(host_listen(&h, tcp ? "tcp://127.0.0.1:0" : at));
+    for (int i = 0; i < 10; i++) { /* idle and half-open ones stay until the end */
+      open_fds[i] = tcp ? plain_tcp(h.url) : plain_ipc(h.path);
+      send_rubbish(open_fds[i], i % 5, (unsigned)i + 1);
+    }
+    assert_ok(ask(h.url, 5000));
+    for (int i = 0; i < 100; i++) {
+      const int fd = tcp ? plain_tcp(h.url) : plain_ipc(h.path);
+      send_rubbish(fd, tcp ? i % 5 : 1 + i % 4, (unsigned)i + 100);
+      (void)close(fd);
+    }
+    assert_ok(ask(h.url, 5000));
+    if (tcp) {
+      for (int i = 0; i < 200; i++) {
+        (void)close(plain_tcp(h.url)); /* the tcp listener survives what ipc's does not */
+      }
+      assert_ok(ask(h.url, 5000));
+    }
+    for (int i = 0; i < 10; i++) {
+      (void)close(open_fds[i]);
+    }
+    host_stop(&h);
+  }
+}
+
+static void a_request_over_64_kib_is_dropped(void **state)
+{
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    host h;
+    char at[300];
+    host_start(&h);
+    (void)snprintf(at, sizeof at, "%s://%s", i == 0 ? "ipc" : "inproc", h.path);
+    assert_ok(host_listen(&h, i == 2 ? "tcp://127.0.0.1:0" : at));
+    char *big = calloc(1, (64u << 10) + 200);
+    assert_non_null(big);
+    weft_buf *b = NULL;
+    assert_true(weft_jsonreq(h.url, big, (64u << 10) + 200, 300, &b, NULL) != WEFT_OK);
+    assert_ok(weft_jsonreq(h.url, big, 64u << 10, 5000, &b, NULL));
+    assert_int_equal(b->len, 64u << 10);
+    weft_buf_unref(b);
+    free(big);
+    host_stop(&h);
+  }
+}
+
+/* rep0 with a non-blocking send lost 76 of 2,000 replies. */
+static void no_reply_is_lost(void **state)
+{
+  (void)state;
+  host h;
+  char at[300];
+  host_start(&h);
+  (void)snprintf(at, sizeof at, "inproc://%s", h.path);
+  assert_ok(host_listen(&h, at));
+  for (int i = 0; i < 2000; i++) {
+    assert_ok(ask(h.url, 5000));
+  }
+  host_stop(&h);
+}
+
+static void nobody_there_is_told_apart(void **state)
+{
+  (void)state;
+  weft_buf *b = NULL;
+  weft_why why = { 0 };
+  assert_err(weft_jsonreq("ipc:///nonexistent/x", "1", 1, 500, &b, &why), WEFT_E_SYS);
+  assert_err(weft_jsonreq("tcp://127.0.0.1:1", "1", 1, 500, &b, &why), WEFT_E_SYS);
+  assert_err(weft_jsonreq("nowhere", "1", 1, 500, &b, &why), WEFT_E_INVAL);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_regular_file_is_left_alone),
+    cmocka_unit_test(a_living_listener_is_found_and_unharmed),
+    cmocka_unit_test(a_stale_socket_is_replaced),
+    cmocka_unit_test(an_open_directory_is_refused),
+    cmocka_unit_test(what_a_connection_without_greeting_does),
+    cmocka_unit_test(rubbish_stops_nobody),
+    cmocka_unit_test(a_request_over_64_kib_is_dropped),
+    cmocka_unit_test(no_reply_is_lost),
+    cmocka_unit_test(nobody_there_is_told_apart),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
