@@ -10,6 +10,13 @@
 /* Values seen so far (a member's name is no value). */
 size_t wefti_json_scan_nodes(const weft_json_scan *scan);
 
+/* Length of the run at p[len] that is plain content of a string: no control character, no
+ * quote, no backslash, nothing beyond ASCII. */
+size_t wefti_json_plain_run(const char *p, size_t len);
+
+/* Kind of the value that begins with c, NONE if none does. */
+weft_json_kind wefti_json_kind_of_first(char c);
+
 /* Decodes the inside of a string literal that the scanner accepted: src[len] between the
  * quotes.  out has room for len bytes (an escape never grows).  Returns bytes written. */
 size_t wefti_json_unescape(char *out, const char *src, size_t len);

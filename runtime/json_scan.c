@@ -143,28 +143,9 @@ static weft_err start_literal(weft_json_scan *s, const char *rest)
   return WEFT_OK;
 }
 
-static weft_json_kind kind_of_first(char c)
-{
-  switch (c) {
-  case '{':
-    return WEFT_JSON_OBJECT;
-  case '[':
-    return WEFT_JSON_ARRAY;
-  case '"':
-    return WEFT_JSON_STRING;
-  case 't':
-  case 'f':
-    return WEFT_JSON_BOOL;
-  case 'n':
-    return WEFT_JSON_NULL;
-  default:
-    return c == '-' || (c >= '0' && c <= '9') ? WEFT_JSON_NUMBER : WEFT_JSON_NONE;
-  }
-}
-
 static weft_err start_value(weft_json_scan *s, char c)
 {
-  const weft_json_kind kind = kind_of_first(c);
+  const weft_json_kind kind = wefti_json_kind_of_first(c);
   if (kind == WEFT_JSON_NONE) {
     return broken(s, WEFT_E_PROTO, "expected a value");
   }
@@ -256,39 +237,6 @@ static weft_err string_done(weft_json_scan *s)
     }
   }
   return WEFT_OK;
-}
-
-/* A bit per byte of w that a string cannot take as it is: control, not ASCII, the quote
- * or the backslash.  Zero only if there is none. */
-static uint64_t special_bytes(uint64_t w)
-{
-  const uint64_t ones = UINT64_C(0x0101010101010101);
-  const uint64_t quote = w ^ ones * '"';
-  const uint64_t slash = w ^ ones * '\\';
-  return (w | ((w - ones * 0x20) & ~w) | ((quote - ones) & ~quote) |
-          ((slash - ones) & ~slash)) &
-         ones * 0x80;
-}
-
-/* First byte in p[len] that is not plain string content. */
-static size_t plain_run(const char *p, size_t len)
-{
-  size_t i = 0;
-  for (; len - i >= sizeof(uint64_t); i += sizeof(uint64_t)) {
-    uint64_t w;
-    memcpy(&w, p + i, sizeof w);
-    if (special_bytes(w) != 0) {
-      break;
-    }
-  }
-  while (i < len) {
-    const unsigned char c = (unsigned char)p[i];
-    if (c < 0x20 || c >= 0x80 || c == '"' || c == '\\') {
-      break;
-    }
-    i++;
-  }
-  return i;
 }
 
 static weft_err string_byte(weft_json_scan *s, char c)
@@ -482,7 +430,7 @@ weft_err weft_json_scan_feed(weft_json_scan *scan, const void *data, size_t len)
   while (p < end) {
     const bool in_text = scan->state > AT_END && scan->state <= IN_UTF8;
     if (scan->state == IN_STRING) {
-      const size_t run = plain_run(p, (size_t)(end - p));
+      const size_t run = wefti_json_plain_run(p, (size_t)(end - p));
       if (run > 0) {
         if (scan->keep_name && keep(scan, p, run) != WEFT_OK) {
           return scan->err;

@@ -131,3 +131,54 @@ size_t wefti_json_unescape(char *out, const char *src, size_t len)
   }
   return n;
 }
+
+/* A bit per byte of w that a string cannot take as it is: control, not ASCII, the quote
+ * or the backslash.  Zero only if there is none. */
+static uint64_t special_bytes(uint64_t w)
+{
+  const uint64_t ones = UINT64_C(0x0101010101010101);
+  const uint64_t quote = w ^ ones * '"';
+  const uint64_t slash = w ^ ones * '\\';
+  return (w | ((w - ones * 0x20) & ~w) | ((quote - ones) & ~quote) |
+          ((slash - ones) & ~slash)) &
+         ones * 0x80;
+}
+
+size_t wefti_json_plain_run(const char *p, size_t len)
+{
+  size_t i = 0;
+  for (; len - i >= sizeof(uint64_t); i += sizeof(uint64_t)) {
+    uint64_t w;
+    memcpy(&w, p + i, sizeof w);
+    if (special_bytes(w) != 0) {
+      break;
+    }
+  }
+  while (i < len) {
+    const unsigned char c = (unsigned char)p[i];
+    if (c < 0x20 || c >= 0x80 || c == '"' || c == '\\') {
+      break;
+    }
+    i++;
+  }
+  return i;
+}
+
+weft_json_kind wefti_json_kind_of_first(char c)
+{
+  switch (c) {
+  case '{':
+    return WEFT_JSON_OBJECT;
+  case '[':
+    return WEFT_JSON_ARRAY;
+  case '"':
+    return WEFT_JSON_STRING;
+  case 't':
+  case 'f':
+    return WEFT_JSON_BOOL;
+  case 'n':
+    return WEFT_JSON_NULL;
+  default:
+    return c == '-' || (c >= '0' && c <= '9') ? WEFT_JSON_NUMBER : WEFT_JSON_NONE;
+  }
+}
