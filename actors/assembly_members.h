@@ -29,6 +29,7 @@ typedef struct wefti_joined {
 
 typedef struct wefti_thread_worker {
   wefti_device *device;
+  weft_store *store; /* the device's: pins are short of time */
   weft_actor_id device_actor, actor;
   const weft_snapshot *kept[2]; /* pinned: what is visible, and the one before */
 } wefti_thread_worker;

@@ -28,7 +28,7 @@ weft_err wefti_members_pin(wefti_members *m, uint32_t rank, uint64_t weights_seq
 {
   const weft_snapshot *snapshot;
   if (m->kind == WEFT_WORKERS_THREADS) {
-    weft_store *store = wefti_device_store(m->threads[rank].device);
+    weft_store *store = m->threads[rank].store;
     const weft_err err = weft_store_pin(store, weights_sequence, &snapshot);
     if (err != WEFT_OK) {
       return say_why(why, err, rank, weights_sequence);
@@ -69,7 +69,7 @@ static void keep(wefti_thread_worker *w, uint64_t weights_sequence)
   if (w->kept[0] && w->kept[0]->weights_sequence == weights_sequence) {
     return; /* only the label has changed */
   }
-  if (weft_store_pin(wefti_device_store(w->device), weights_sequence, &snapshot) ==
+  if (weft_store_pin(w->store, weights_sequence, &snapshot) ==
       WEFT_OK) {
     w->kept[1] = w->kept[0];
     w->kept[0] = snapshot;
@@ -79,7 +79,7 @@ static void keep(wefti_thread_worker *w, uint64_t weights_sequence)
 static void let_go(wefti_thread_worker *w, size_t which)
 {
   if (w->kept[which]) {
-    weft_store_unpin(wefti_device_store(w->device), w->kept[which]);
+    weft_store_unpin(w->store, w->kept[which]);
     w->kept[which] = NULL;
   }
 }

@@ -36,6 +36,7 @@ weft_err wefti_threads_create(wefti_members *m, weft_why *why)
     if (err != WEFT_OK) {
       return err;
     }
+    m->threads[r].store = wefti_device_store(m->threads[r].device);
   }
   return WEFT_OK;
 }

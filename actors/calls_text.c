@@ -117,8 +117,8 @@ static uint64_t hash_of(const weft_request *r)
   if (!r->idempotency_key) {
     return 0;
   }
-  const uint32_t head[] = { (uint32_t)r->op, r->strict, r->draft, r->version != NULL,
-                            r->expected_version != NULL };
+  const uint8_t head[] = { (uint8_t)r->op, r->strict, r->draft, r->version != NULL,
+                           r->expected_version != NULL };
   uint64_t h = hash_bytes(0xcbf29ce484222325U, head, sizeof head);
   if (r->json) {
     h = hash_bytes(h, r->json, r->json_len);
