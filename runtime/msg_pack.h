@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Bits of weft_msg.flags that only the runtime sets, next to WEFT_MSG_F_*. */
 enum {
@@ -32,6 +33,38 @@ enum {
 static inline size_t wefti_msg_room(const weft_msg *msg) /* bytes, 0 = not known */
 {
   return (size_t)(msg->home >> WEFTI_HOME_SIZE_SHIFT) * WEFTI_HOME_SIZE_UNIT;
+}
+
+/* Flags that travel and that copies keep. */
+enum { WEFTI_FLAGS_WIRE = WEFT_MSG_F_REPLY | WEFT_MSG_F_RESERVED };
+
+static inline void *wefti_field_at(weft_msg *msg, const weft_field *f)
+{
+  return (uint8_t *)msg + f->offset;
+}
+
+static inline const void *wefti_field_of(const weft_msg *msg, const weft_field *f)
+{
+  return (const uint8_t *)msg + f->offset;
+}
+
+static inline weft_str wefti_get_str(const weft_msg *msg, const weft_field *f)
+{
+  weft_str s;
+  memcpy(&s, wefti_field_of(msg, f), sizeof s);
+  return s;
+}
+
+static inline weft_buf *wefti_get_buf(const weft_msg *msg, const weft_field *f)
+{
+  weft_buf *b;
+  memcpy((void *)&b, wefti_field_of(msg, f), sizeof(void *));
+  return b;
+}
+
+static inline void wefti_set_buf(weft_msg *msg, const weft_field *f, weft_buf *b)
+{
+  memcpy(wefti_field_at(msg, f), (const void *)&b, sizeof(void *));
 }
 
 /* Bytes of a packed copy of msg.  INVAL: no size known (not in cat and no system type);

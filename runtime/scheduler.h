@@ -260,26 +260,14 @@ weft_err wefti_sched_create(unsigned index, wefti_sched **out) WEFT_MUST_USE;
 /* Ends what lives, gives back what waits.  Others may still hold messages of its pool. */
 void wefti_sched_close(wefti_sched *s);
 void wefti_sched_destroy(wefti_sched *s);
-/* Takes msg to its receiver here or elsewhere; from, to, corr and flags are set. */
-weft_err wefti_route(wefti_sched *s, weft_msg *msg);
-/* Puts one of the runtime's own messages into the mailbox of a living actor here. */
-void wefti_push_exempt(weft_ctx *a, weft_msg *msg);
-/* Sends one of the runtime's own messages to any loop's inbox; never refused but by a
- * loop that has ended (then it is freed). */
-void wefti_far_exempt(wefti_sched *s, unsigned loop, weft_msg *msg);
 /* For messages with references or of other memory; use wefti_msg_free. */
 void wefti_msg_free_slow(wefti_sched *s, weft_msg *msg);
-/* Handles all that other threads sent. */
-void wefti_take_inbox(wefti_sched *s);
 /* Moves the clock; fires what is due. */
 void wefti_advance(wefti_sched *s, uint64_t now_ms);
 /* One actor's turn of at most max messages; it is out of the run queue. */
 unsigned wefti_turn(weft_ctx *a, unsigned max);
 /* Runs about budget messages.  true = there is more to do. */
 bool wefti_run(wefti_sched *s, unsigned budget);
-/* Hands over to the other loops what has been collected for them. */
-void wefti_flush(wefti_sched *s);
-
 static inline void wefti_msg_free(wefti_sched *s, weft_msg *msg)
 {
   if (WEFTI_LIKELY((msg->flags & WEFT_MSG_F_DEEP) == 0 &&
@@ -289,6 +277,23 @@ static inline void wefti_msg_free(wefti_sched *s, weft_msg *msg)
     wefti_msg_free_slow(s, msg);
   }
 }
+
+/* route.c */
+/* Takes msg to its receiver here or elsewhere; from, to, corr and flags are set. */
+weft_err wefti_route(wefti_sched *s, weft_msg *msg);
+/* Puts one of the runtime's own messages into the mailbox of a living actor here. */
+void wefti_push_exempt(weft_ctx *a, weft_msg *msg);
+/* Sends one of the runtime's own messages to any loop's inbox; never refused but by a
+ * loop that has ended (then it is freed). */
+void wefti_far_exempt(wefti_sched *s, unsigned loop, weft_msg *msg);
+/* Closes the inbox and handles what was left in it. */
+void wefti_take_last(wefti_sched *s);
+/* Handles all that other threads sent. */
+void wefti_take_inbox(wefti_sched *s);
+/* Hands over to the other loops what has been collected for them. */
+void wefti_flush(wefti_sched *s);
+/* Turns a question into the notice that it failed, to be routed to its asker's loop. */
+void wefti_bounce(wefti_sched *s, weft_msg *m, weft_err reason);
 
 /* life.c */
 weft_err wefti_spawn(wefti_sched *s, weft_ctx *parent, const weft_actor_class *cls,
@@ -311,8 +316,6 @@ void wefti_ask_fail_corr(wefti_sched *s, weft_actor_id to, uint64_t corr,
 void wefti_ask_died(weft_ctx *a, weft_actor_id who);
 /* All open questions of this loop put to who (of another loop). */
 void wefti_ask_far_died(wefti_sched *s, weft_actor_id who);
-/* Turns a question into the notice that it failed, to be routed to its asker's loop. */
-void wefti_bounce(wefti_sched *s, weft_msg *m, weft_err reason);
 bool wefti_entries_init(wefti_sched *s);
 void wefti_entries_fini(wefti_sched *s);
 
