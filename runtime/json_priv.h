@@ -7,9 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Values seen so far (a member's name is no value). */
-size_t wefti_json_scan_nodes(const weft_json_scan *scan);
-
 /* Length of the run at p[len] that is plain content of a string: no control character, no
  * quote, no backslash, nothing beyond ASCII. */
 size_t wefti_json_plain_run(const char *p, size_t len);

@@ -486,8 +486,3 @@ const char *weft_json_scan_reason(const weft_json_scan *scan)
 {
   return scan->reason;
 }
-
-size_t wefti_json_scan_nodes(const weft_json_scan *scan)
-{
-  return scan->nodes;
-}

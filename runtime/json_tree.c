@@ -1,55 +1,34 @@
-/* Trees are our own and not cJSON's: a second grammar could disagree with the scanner's,
- * a double cannot hold every 64-bit integer, and one block of 32-byte nodes in text order
- * costs no allocation per value.  The scanner has accepted the text before it is walked
- * here, so this file checks nothing again. */
+/* Trees are cJSON's.  The scanner has accepted the text first, with its limits, so cJSON
+ * sees only well-formed text of bounded depth and size.  What cJSON cannot keep, numbers
+ * that a double does not hold, is kept as text in the node's unused valuestring (which
+ * cJSON_Delete frees with the node). */
 #include "json_priv.h"
-#include "weft/checked.h"
 
+#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct weft_json {
-  const char *key;  /* of a member, else NULL */
-  const char *text; /* strings decoded, numbers as written; NUL-terminated */
-  uint32_t count;   /* children */
-  uint32_t next;    /* nodes to the one behind this subtree; while open: the parent */
-  uint8_t kind;
-  bool last; /* of its parent */
-  bool truth;
+enum {
+  DOUBLE_DIGITS = 15, /* decimal digits that a double always keeps */
+  NUMBER_MAX = 63     /* characters of a number that cJSON reads */
 };
 
-typedef struct builder {
-  weft_json *nodes; /* in text order, so the first child follows its parent */
-  size_t used;
-  size_t open; /* innermost open array or object, valid if depth > 0 */
-  size_t depth;
-  size_t newest; /* latest complete child at this level */
-  char *arena;
+static const cJSON *node_of(const weft_json *v)
+{
+  return (const cJSON *)v; /* weft_json is never defined: it names cJSON's node */
+}
+
+static const weft_json *tree_of(const cJSON *node)
+{
+  return (const weft_json *)node;
+}
+
+/* ---- numbers as they were written */
+
+typedef struct number_walk {
   const char *p, *end;
-} builder;
-
-static const char *string_end(const char *p, const char *end) /* p behind the quote */
-{
-  const char *quote = memchr(p, '"', (size_t)(end - p));
-  if (memchr(p, '\\', (size_t)(quote - p)) == NULL) {
-    return quote;
-  }
-  while (*p != '"') {
-    p += *p == '\\' ? 2 : 1;
-  }
-  return p;
-}
-
-static const char *take_string(builder *b)
-{
-  const char *from = b->p + 1;
-  const char *to = string_end(from, b->end);
-  char *out = b->arena;
-  b->arena += wefti_json_unescape(out, from, (size_t)(to - from));
-  *b->arena++ = '\0';
-  b->p = to + 1;
-  return out;
-}
+  bool failed;
+} number_walk;
 
 static bool in_number(char c)
 {
@@ -57,90 +36,62 @@ static bool in_number(char c)
          c == 'E';
 }
 
-static const char *take_number(builder *b)
+/* Moves to the next number token; its length.  Strings are skipped: they are the only
+ * other place for digits.  true, false and null hold an 'e' but no token begins with one.
+ */
+static size_t next_number(number_walk *w)
 {
-  char *out = b->arena;
-  while (b->p < b->end && in_number(*b->p)) {
-    *b->arena++ = *b->p++;
+  while (w->p < w->end) {
+    if (*w->p == '"') {
+      for (w->p++; *w->p != '"'; w->p++) {
+        w->p += *w->p == '\\';
+      }
+    } else if (*w->p == '-' || (*w->p >= '0' && *w->p <= '9')) {
+      const char *from = w->p;
+      while (w->p < w->end && in_number(*w->p)) {
+        w->p++;
+      }
+      return (size_t)(w->p - from);
+    }
+    w->p++;
   }
-  *b->arena++ = '\0';
-  return out;
+  return 0;
 }
 
-static void finish(builder *b, size_t at)
+static bool is_plain_integer(const char *token, size_t len)
 {
-  b->nodes[at].next = (uint32_t)(b->used - at);
-  b->newest = at;
+  return len <= DOUBLE_DIGITS && memchr(token, '.', len) == NULL &&
+         memchr(token, 'e', len) == NULL && memchr(token, 'E', len) == NULL;
 }
 
-static void close_node(builder *b)
+/* The tree's numbers in document order are the text's.  Depth is bounded by the scan. */
+static void keep_numbers(number_walk *w, cJSON *node)
 {
-  const size_t at = b->open;
-  if (b->nodes[at].count > 0) {
-    b->nodes[b->newest].last = true;
-  }
-  b->open = b->nodes[at].next;
-  b->depth--;
-  b->p++;
-  finish(b, at);
-}
-
-static void add_value(builder *b, const char *key)
-{
-  const size_t at = b->used++;
-  weft_json *n = &b->nodes[at];
-  *n = (weft_json){ .key = key };
-  if (b->depth > 0) {
-    b->nodes[b->open].count++;
-  }
-  const char c = *b->p;
-  if (c == '{' || c == '[') {
-    n->kind = c == '{' ? WEFT_JSON_OBJECT : WEFT_JSON_ARRAY;
-    n->next = (uint32_t)b->open;
-    b->open = at;
-    b->depth++;
-    b->p++;
+  if (cJSON_IsNumber(node)) {
+    const size_t len = next_number(w);
+    const char *token = w->p - len;
+    if (!is_plain_integer(token, len)) {
+      char *text = malloc(len + 1);
+      if (text == NULL) {
+        w->failed = true;
+        return;
+      }
+      memcpy(text, token, len);
+      text[len] = '\0';
+      node->valuestring = text;
+    }
     return;
   }
-  if (c == '"') {
-    n->kind = WEFT_JSON_STRING;
-    n->text = take_string(b);
-  } else if (c == 't' || c == 'f') {
-    n->kind = WEFT_JSON_BOOL;
-    n->truth = c == 't';
-    b->p += c == 't' ? 4 : 5;
-  } else if (c == 'n') {
-    n->kind = WEFT_JSON_NULL;
-    b->p += 4;
-  } else {
-    n->kind = WEFT_JSON_NUMBER;
-    n->text = take_number(b);
+  const bool parent = cJSON_IsArray(node) || cJSON_IsObject(node);
+  for (cJSON *c = parent ? node->child : NULL; c != NULL && !w->failed; c = c->next) {
+    keep_numbers(w, c);
   }
-  finish(b, at);
 }
 
-static void build(builder *b)
-{
-  const char *key = NULL;
-  while (b->p < b->end) {
-    const char c = *b->p;
-    if (c == ' ' || c == '\n' || c == '\r' || c == '\t' || c == ',' || c == ':') {
-      b->p++;
-    } else if (c == ']' || c == '}') {
-      close_node(b);
-    } else if (c == '"' && key == NULL && b->depth > 0 &&
-               b->nodes[b->open].kind == WEFT_JSON_OBJECT) {
-      key = take_string(b);
-    } else {
-      add_value(b, key);
-      key = NULL;
-    }
-  }
-  b->nodes[0].last = true;
-}
+/* ---- parsing */
 
 static weft_err scan_all(const void *text, size_t len, const weft_json_limits *limits,
-                         size_t *nodes, weft_why *why)
+                         weft_why *why)
 {
   weft_json_scan *scan;
   weft_err err = weft_json_scan_create(limits, &scan);
@@ -155,66 +106,85 @@ static weft_err scan_all(const void *text, size_t len, const weft_json_limits *l
     (void)weft_whyf(why, err, "JSON: %s at byte %zu", weft_json_scan_reason(scan),
                     weft_json_scan_error_at(scan));
   }
-  *nodes = wefti_json_scan_nodes(scan);
   weft_json_scan_destroy(scan);
   return err;
+}
+
+/* Why cJSON would not have what the scanner accepted: one of its limits, or memory. */
+static weft_err explain(const char *text, size_t len, weft_why *why)
+{
+  number_walk walk = { .p = text, .end = text + len };
+  for (size_t digits; (digits = next_number(&walk)) != 0;) {
+    if (digits > NUMBER_MAX) {
+      return weft_whyf(why, WEFT_E_LIMIT,
+                       "JSON: a number of more than %d characters at byte %zu",
+                       NUMBER_MAX, (size_t)(walk.p - text) - digits);
+    }
+  }
+  return weft_whyf(why, WEFT_E_NOMEM, "JSON: no memory for a tree of %zu bytes of text",
+                   len);
 }
 
 weft_err weft_json_parse(const void *text, size_t len, const weft_json_limits *limits,
                          weft_json **out, weft_why *why)
 {
-  size_t nodes = 0;
-  const weft_err err = scan_all(text, len, limits, &nodes, why);
+  const weft_err err = scan_all(text, len, limits, why);
   if (err != WEFT_OK) {
     return err;
   }
-  if (nodes > UINT32_MAX) { /* next and count are 32 bits */
-    return weft_whyf(why, WEFT_E_LIMIT, "JSON: %zu values", nodes);
+  cJSON *root = cJSON_ParseWithLength(text, len);
+  if (root == NULL) {
+    return explain(text, len, why);
   }
-  /* Decoded text is no longer than its literal without the quotes, and a number is
-   * followed by something or is all there is: len + 1 bytes are enough. */
-  size_t node_bytes;
-  size_t bytes;
-  weft_json *block = NULL;
-  if (weft_size_mul(nodes, sizeof *block, &node_bytes) == WEFT_OK &&
-      weft_size_add(node_bytes, len, &bytes) == WEFT_OK &&
-      weft_size_add(bytes, 1, &bytes) == WEFT_OK) {
-    block = calloc(1, bytes);
+  number_walk walk = { .p = text };
+  walk.end = walk.p + len;
+  keep_numbers(&walk, root);
+  if (walk.failed) {
+    cJSON_Delete(root);
+    return weft_whyf(why, WEFT_E_NOMEM, "JSON: out of memory");
   }
-  if (block == NULL) {
-    return weft_whyf(why, WEFT_E_NOMEM, "JSON: no memory for %zu values", nodes);
-  }
-  builder b = { .nodes = block, .arena = (char *)(block + nodes), .p = text };
-  b.end = b.p + len;
-  build(&b);
-  *out = block;
+  *out = (weft_json *)root;
   return WEFT_OK;
 }
 
 void weft_json_free(weft_json *root)
 {
-  free(root);
+  cJSON_Delete((cJSON *)root);
 }
+
+/* ---- reading */
 
 weft_json_kind weft_json_kind_of(const weft_json *v)
 {
-  return v == NULL ? WEFT_JSON_NONE : (weft_json_kind)v->kind;
+  const cJSON *node = node_of(v);
+  return node == NULL           ? WEFT_JSON_NONE
+         : cJSON_IsNull(node)   ? WEFT_JSON_NULL
+         : cJSON_IsBool(node)   ? WEFT_JSON_BOOL
+         : cJSON_IsNumber(node) ? WEFT_JSON_NUMBER
+         : cJSON_IsString(node) ? WEFT_JSON_STRING
+         : cJSON_IsArray(node)  ? WEFT_JSON_ARRAY
+                                : WEFT_JSON_OBJECT;
 }
 
 const weft_json *weft_json_first(const weft_json *array_or_object)
 {
-  return array_or_object == NULL || array_or_object->count == 0 ? NULL
-                                                                : array_or_object + 1;
+  const cJSON *node = node_of(array_or_object);
+  return cJSON_IsArray(node) || cJSON_IsObject(node) ? tree_of(node->child) : NULL;
 }
 
 const weft_json *weft_json_next(const weft_json *v)
 {
-  return v == NULL || v->last ? NULL : v + v->next;
+  return v == NULL ? NULL : tree_of(node_of(v)->next);
 }
 
 size_t weft_json_count(const weft_json *array_or_object)
 {
-  return array_or_object == NULL ? 0 : array_or_object->count;
+  size_t n = 0;
+  for (const weft_json *v = weft_json_first(array_or_object); v != NULL;
+       v = weft_json_next(v)) {
+    n++;
+  }
+  return n;
 }
 
 const weft_json *weft_json_get(const weft_json *object, const char *key)
@@ -224,7 +194,7 @@ const weft_json *weft_json_get(const weft_json *object, const char *key)
   }
   const weft_json *found = NULL; /* the last one counts, as in Python */
   for (const weft_json *v = weft_json_first(object); v != NULL; v = weft_json_next(v)) {
-    if (strcmp(v->key, key) == 0) {
+    if (strcmp(node_of(v)->string, key) == 0) {
       found = v;
     }
   }
@@ -233,17 +203,18 @@ const weft_json *weft_json_get(const weft_json *object, const char *key)
 
 const char *weft_json_key(const weft_json *member)
 {
-  return member == NULL ? NULL : member->key;
+  return member == NULL ? NULL : node_of(member)->string;
 }
 
 const char *weft_json_str(const weft_json *v)
 {
-  return weft_json_kind_of(v) == WEFT_JSON_STRING ? v->text : NULL;
+  return weft_json_kind_of(v) == WEFT_JSON_STRING ? node_of(v)->valuestring : NULL;
 }
 
 bool weft_json_bool(const weft_json *v, bool otherwise)
 {
-  return weft_json_kind_of(v) == WEFT_JSON_BOOL ? v->truth : otherwise;
+  return weft_json_kind_of(v) == WEFT_JSON_BOOL ? cJSON_IsTrue(node_of(v)) != 0
+                                                : otherwise;
 }
 
 /* Exponent behind e or E; saturates far beyond what any text's digits could offset. */
@@ -261,12 +232,9 @@ static int64_t exponent(const char *p)
   return minus ? -e : e;
 }
 
-bool weft_json_i64(const weft_json *v, int64_t *out)
+/* A number with fraction, exponent or many digits, as written. */
+static bool exact_i64(const char *p, int64_t *out)
 {
-  if (weft_json_kind_of(v) != WEFT_JSON_NUMBER) {
-    return false;
-  }
-  const char *p = v->text;
   const bool minus = *p == '-';
   uint64_t n = 0;
   int64_t scale = 0; /* value = n * 10^(scale + zeros seen since) */
@@ -309,5 +277,17 @@ bool weft_json_i64(const weft_json *v, int64_t *out)
     return false;
   }
   *out = minus ? -(int64_t)n : (int64_t)n;
+  return true;
+}
+
+bool weft_json_i64(const weft_json *v, int64_t *out)
+{
+  if (weft_json_kind_of(v) != WEFT_JSON_NUMBER) {
+    return false;
+  }
+  if (node_of(v)->valuestring != NULL) {
+    return exact_i64(node_of(v)->valuestring, out);
+  }
+  *out = (int64_t)node_of(v)->valuedouble; /* at most 15 digits: exact */
   return true;
 }
