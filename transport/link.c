@@ -45,7 +45,7 @@ typedef struct question {
 
 struct link_actor {
   nng_socket sock;
-  bool has_sock;
+  bool has_sock, broken;
   weft_runtime *rt;
   weft_actor_id self;
   const weft_catalogue *cat;
@@ -273,7 +273,7 @@ static weft_err drain(weft_ctx *ctx, link_actor *l)
                              : wefti_fail(ctx, q->asker, q->asked, reason_of(q->rv));
     worst = err != WEFT_OK ? err : worst;
     if (q->rv == NNG_ECONNRESET || q->rv == NNG_ECLOSED) {
-      atomic_store(&l->news->closed, true); /* seen here first */
+      l->broken = true; /* seen here first; news may be gone already */
     }
     nng_msg_free(q->answer);
     q->answer = NULL;
@@ -409,7 +409,7 @@ static weft_err link_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   if (err != WEFT_OK) {
     return err; /* an asker could not be told: its question ends with this link */
   }
-  if (atomic_load(&l->news->closed)) {
+  if (l->broken || atomic_load(&l->news->closed)) {
     return too_late(ctx, l, msg);
   }
   switch (msg->type) {

@@ -371,7 +371,7 @@ void weft_sub_destroy(weft_sub *sub)
   nng_aio_free(sub->event_aio);
   nng_aio_free(sub->ask_aio);
   nng_msg_free(sub->answer);
-  while (sub->head != sub->tail) {
+  while (sub->ring != NULL && sub->head != sub->tail) {
     nng_msg_free(sub->ring[sub->head++ % RING]);
   }
   free(sub->ring);
