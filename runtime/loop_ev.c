@@ -245,49 +245,45 @@ static void arm_timer(weft_loop *loop, uint64_t now_ns)
   loop->armed_ms = due;
 }
 
-/* Blocks until there is something to do. */
-static void wait_io(weft_loop *loop, uint64_t now_ns)
+/* Blocks until there is something to do.  true = it has slept, the clock has moved on. */
+static bool wait_io(weft_loop *loop, uint64_t now_ns)
 {
   wefti_inbox *box = &loop->sched->inbox;
-  if (loop->spin_ns != 0 && spin(loop, now_ns)) {
-    if (now_ns - loop->last_poll_ns >= POLL_NS) {
-      poll_io(loop, now_ns);
+  bool waiting = loop->spin_ns != 0 && spin(loop, now_ns);
+  bool slept = false;
+  if (!waiting) {
+    arm_timer(loop, now_ns);
+    /* Partner: wefti_inbox_push.  It sees idle, or we see its message. */
+    atomic_store_explicit(&box->idle, true, memory_order_seq_cst);
+    waiting = wefti_inbox_waiting(box);
+    if (!waiting) {
+      (void)ev_run(loop->ev, EVRUN_ONCE);
+      loop->last_poll_ns = now_ns;
+      slept = true;
     }
-    return;
-  }
-  arm_timer(loop, now_ns);
-  /* Partner: wefti_inbox_push.  It sees idle, or we see its message. */
-  atomic_store_explicit(&box->idle, true, memory_order_seq_cst);
-  if (wefti_inbox_waiting(box)) {
     atomic_store_explicit(&box->idle, false, memory_order_relaxed);
-    if (now_ns - loop->last_poll_ns >= POLL_NS) {
-      poll_io(loop, now_ns);
-    }
-    return;
   }
-  (void)ev_run(loop->ev, EVRUN_ONCE);
-  atomic_store_explicit(&box->idle, false, memory_order_relaxed);
-  loop->last_poll_ns = now_ns;
+  if (waiting && now_ns - loop->last_poll_ns >= POLL_NS) {
+    poll_io(loop, now_ns); /* messages that never cease must not starve it */
+  }
+  return slept;
 }
 
 void wefti_loop_run(weft_loop *loop)
 {
   wefti_sched *s = loop->sched;
+  uint64_t now_ns = wefti_monotonic_ns();
   atomic_store_explicit(&loop->thread, (unsigned long)pthread_self(),
                         memory_order_relaxed);
-  for (;;) {
-    uint64_t now_ns = wefti_monotonic_ns();
-    wefti_advance(s, now_ns / NS_PER_MS);
-    if (is_over(loop, now_ns)) {
-      break;
-    }
+  while (!is_over(loop, now_ns)) {
     const uint64_t turns = atomic_load_explicit(&s->counters.turns, memory_order_relaxed);
     atomic_store_explicit(&s->counters.turns, turns + 1, memory_order_relaxed);
     if (run_actors(loop, &now_ns)) {
       poll_io(loop, now_ns);
-    } else {
-      wait_io(loop, now_ns);
+    } else if (wait_io(loop, now_ns)) {
+      now_ns = wefti_monotonic_ns();
     }
+    wefti_advance(s, now_ns / NS_PER_MS);
   }
   wefti_sched_close(s);
   wefti_loop_set_state(loop, WEFTI_LOOP_ENDED);

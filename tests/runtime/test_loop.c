@@ -253,6 +253,37 @@ static void io_and_alarms_run_while_actors_play_for_ever(void **state)
   assert_int_equal(stats.actors, 0);
 }
 
+static void io_and_alarms_run_while_loops_play_for_ever(void **state)
+{
+  (void)state;
+  for (unsigned spin_us = 0; spin_us <= 50; spin_us += 50) {
+    world w = { 0 };
+    weft_actor_id a = 0;
+    weft_actor_id b = 0;
+    const weft_runtime_opts opts = { .size = sizeof opts,
+                                     .loops = 2,
+                                     .spin_us = spin_us };
+    assert_ok(weft_runtime_create(&opts, &w.rt));
+    w.loop = weft_runtime_loop(w.rt, 0);
+    assert_int_equal(pipe(w.fds), 0);
+    assert_ok(weft_runtime_spawn(w.rt, 0, &player_class, &a, NULL, &a));
+    for (int i = 0; i < 8; i++) { /* so many balls that some always wait */
+      assert_ok(weft_runtime_spawn(w.rt, 1, &player_class, &a, NULL, &b));
+    }
+    assert_ok(weft_alarm_create(w.loop, again_then_end, &w, &w.alarm));
+    assert_ok(weft_io_create(w.loop, w.fds[0], WEFT_IO_READ, on_readable, &w, &w.io));
+    weft_alarm_start(w.alarm, 1);
+    assert_int_equal(write(w.fds[1], "ab", 2), 2);
+    assert_ok(weft_runtime_start(w.rt));
+    weft_runtime_run(w.rt);
+    assert_int_equal(w.calls, 3);
+    weft_io_destroy(w.io);
+    weft_runtime_destroy(w.rt);
+    (void)close(w.fds[0]);
+    (void)close(w.fds[1]);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -266,6 +297,7 @@ int main(void)
     T(callbacks_see_the_time_after_a_sleep),
     T(signal_arrives_on_the_loop),
     T(io_and_alarms_run_while_actors_play_for_ever),
+    cmocka_unit_test(io_and_alarms_run_while_loops_play_for_ever),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
