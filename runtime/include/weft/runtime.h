@@ -33,8 +33,7 @@ typedef struct weft_runtime_opts {
 WEFT_API weft_err weft_runtime_create(const weft_runtime_opts *opts, weft_runtime **out)
     WEFT_MUST_USE WEFT_NONNULL(1, 2);
 
-/* Starts a thread for each loop but 0 (all signals blocked there).  nice_1 .. is set by
- * the thread itself with weft_runtime_set_nice. */
+/* Starts a thread for each loop but 0 (all signals blocked there). */
 WEFT_API weft_err weft_runtime_start(weft_runtime *rt) WEFT_MUST_USE WEFT_NONNULL(1);
 /* Runs loop 0 on the calling thread until weft_runtime_stop has ended every actor. */
 WEFT_API void weft_runtime_run(weft_runtime *rt) WEFT_NONNULL(1);
