@@ -396,6 +396,8 @@ static weft_err build_and_start(weft_engine *e, const weft_engine_opts *o, weft_
     e->started = err == WEFT_OK;
     if (err != WEFT_OK) {
       (void)weft_whyf(why, err, "threads cannot start: %s", weft_strerror(err));
+    } else {
+      wefti_members_started(e->members);
     }
   }
   (void)pthread_sigmask(SIG_SETMASK, &before, NULL);

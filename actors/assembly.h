@@ -82,6 +82,7 @@ wefti_member_ops wefti_members_ops(wefti_members *members);
  * join_url: [WEFTI_URL_MAX], as bound. */
 weft_err wefti_members_begin(wefti_members *members, weft_actor_id supervisor,
                              char *join_url, weft_why *why) WEFT_MUST_USE;
+void wefti_members_started(wefti_members *members); /* the loops run */
 /* Loop 0: from now on no child is started and to kill one is to ask it to end. */
 void wefti_members_end(wefti_members *members);
 uint32_t wefti_members_alive(wefti_members *members); /* loop 0: children still there */
@@ -149,8 +150,8 @@ weft_err wefti_runtime_make(unsigned loops, weft_log_fn *log, void *log_arg,
                             weft_log_level level, weft_runtime **out) WEFT_MUST_USE;
 /* weft_link_spawn for a relay. */
 weft_err wefti_link_make(void *arg, weft_ctx *ctx, const char *url, weft_actor_id *out);
-/* On a device loop: lowers the priority of the calling thread. */
-void wefti_be_nice(void *arg);
+/* Of the thread of a loop that runs already. */
+void wefti_lower_priority(weft_runtime *rt, unsigned loop);
 /* A weft_lifeline_fn that expects nothing. */
 void wefti_ignore_fds(void *arg, const void *data, size_t len, int *fds, size_t nfds);
 /* Posts a copy of tmpl to an actor from any thread. */

@@ -8,13 +8,27 @@
 
 /* Workers that are threads of this process. */
 
-void wefti_be_nice(void *arg)
+static void be_nice(void *arg)
 {
   (void)arg;
   enum { DEVICE_NICE = 5 };
   /* On Linux this is the calling thread's alone.  A refusal costs latency, nothing else.
    */
   (void)setpriority(PRIO_PROCESS, 0, DEVICE_NICE);
+}
+
+void wefti_lower_priority(weft_runtime *rt, unsigned loop)
+{
+  if (weft_loop_call(weft_runtime_loop(rt, loop), be_nice, NULL) != WEFT_OK) {
+    return; /* it goes on at the usual one */
+  }
+}
+
+void wefti_members_started(wefti_members *m)
+{
+  for (uint32_t r = 0; m->threads && r < m->world_size; r++) {
+    wefti_lower_priority(m->rt, 2 + 2 * r);
+  }
 }
 
 weft_err wefti_threads_create(wefti_members *m, weft_why *why)
@@ -49,9 +63,6 @@ static weft_err begin_one(wefti_members *m, uint32_t rank)
   if (err == WEFT_OK) {
     err = weft_runtime_spawn(m->rt, 2 + 2 * rank, &wefti_device_class, w->device, NULL,
                              &w->device_actor);
-  }
-  if (err == WEFT_OK) {
-    err = weft_loop_call(weft_runtime_loop(m->rt, 2 + 2 * rank), wefti_be_nice, NULL);
   }
   if (err != WEFT_OK) {
     return err;

@@ -62,9 +62,6 @@ static weft_err spawn_actors(worker_process *w, const weft_worker_opts *o,
   weft_err err = weft_runtime_spawn(w->rt, 1, &wefti_device_class, w->device, NULL,
                                     &w->device_actor);
   if (err == WEFT_OK) {
-    err = weft_loop_call(weft_runtime_loop(w->rt, 1), wefti_be_nice, NULL);
-  }
-  if (err == WEFT_OK) {
     const wefti_worker_args args = { .device = w->device,
                                      .device_actor = w->device_actor,
                                      .rank = o->rank,
@@ -220,6 +217,7 @@ weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
   if (err == WEFT_OK) {
     err = weft_runtime_start(w.rt);
     if (err == WEFT_OK) {
+      wefti_lower_priority(w.rt, 1);
       weft_runtime_run(w.rt);
     } else {
       (void)weft_whyf(&story, err, "the device thread cannot start: %s",

@@ -87,8 +87,8 @@ static void begin(world *w)
 static void end(world *w)
 {
   (void)close(w->slab);
+  weft_runtime_destroy(w->rt); /* runs what was called: the sweeps */
   wefti_imports_destroy(w->imports);
-  weft_runtime_destroy(w->rt);
 }
 
 static void hear(world *w, size_t nfds)
