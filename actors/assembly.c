@@ -386,10 +386,8 @@ static weft_err build(weft_engine *e, const weft_engine_opts *o, weft_why *why)
 /* Threads take on the mask of who makes them: signals are for the host's own threads. */
 static weft_err build_and_start(weft_engine *e, const weft_engine_opts *o, weft_why *why)
 {
-  sigset_t all;
   sigset_t before;
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  wefti_mask_all(&before);
   weft_err err = build(e, o, why);
   if (err == WEFT_OK) {
     err = weft_runtime_start_all(e->rt);

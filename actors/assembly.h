@@ -17,6 +17,7 @@
 #include "weft/weft.h"
 #include "worker.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,7 +35,11 @@ typedef struct wefti_streams wefti_streams;
 /* Before the loops run.  server must outlive it. */
 weft_err wefti_streams_create(weft_runtime *rt, weft_http *server,
                               weft_actor_id publisher, wefti_streams **out) WEFT_MUST_USE;
-/* Loop 0, these three. */
+/* Loop 0, these five.  expect: a request for a stream has come; open: the acceptor takes
+ * it; gone: the connection has ended. */
+weft_err wefti_streams_expect(wefti_streams *streams, weft_http_id id, uint64_t peer)
+    WEFT_MUST_USE;
+void wefti_streams_gone(wefti_streams *streams, uint64_t peer);
 weft_err wefti_streams_open(wefti_streams *streams, weft_http_id id, uint64_t after)
     WEFT_MUST_USE;
 void wefti_streams_event(wefti_streams *streams, const char *topic, uint64_t sequence,
@@ -165,6 +170,8 @@ weft_err wefti_ipc_url(const char *run_dir, const char *name, char out[WEFTI_URL
  */
 weft_err wefti_local_towards(const char *tcp_url, char out[WEFTI_URL_MAX], weft_why *why)
     WEFT_MUST_USE;
+/* Blocks all signals in the calling thread. */
+void wefti_mask_all(sigset_t *before);
 /* Blocks SIGTERM and SIGINT in the calling thread and those it makes. */
 void wefti_block_ends(void);
 /* fn on loop 0 at SIGTERM and SIGINT. */

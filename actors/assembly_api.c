@@ -91,7 +91,10 @@ weft_err weft_engine_connect(const weft_connect_opts *opts, weft_engine **out,
   e->on_commit = opts->on_commit;
   e->arg = opts->arg;
   (void)snprintf(e->control_url, sizeof e->control_url, "%s", opts->control_url);
+  sigset_t before; /* threads take on the mask: signals are for the host's own */
+  wefti_mask_all(&before);
   const weft_err err = build_remote(e, opts, why);
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (err != WEFT_OK) {
     weft_engine_destroy(e);
     return err;

@@ -56,7 +56,11 @@ static void on_request(void *arg, const weft_http_request *req)
   call.idem_key = wefti_str(weft_http_request_header(req, "Idempotency-Key"));
   call.session = wefti_str(weft_http_request_header(req, "Weft-Session"));
   call.body = req->body;
-  if (wefti_post(front->rt, front->acceptor, &call.h) != WEFT_OK) {
+  weft_err err = WEFT_OK;
+  if ((req->route->flags & WEFT_HTTP_STREAM) != 0 && front->streams) {
+    err = wefti_streams_expect(front->streams, req->id, req->peer);
+  }
+  if (err != WEFT_OK || wefti_post(front->rt, front->acceptor, &call.h) != WEFT_OK) {
     say_unavailable(front, req->id, "too many requests are waiting; try again");
   }
 }
@@ -64,6 +68,9 @@ static void on_request(void *arg, const weft_http_request *req)
 static void on_gone(void *arg, uint64_t peer)
 {
   const wefti_front *front = arg;
+  if (front->streams) {
+    wefti_streams_gone(front->streams, peer);
+  }
   weft_http_gone gone = { .h = { .type = WEFT_MSG_HTTP_GONE,
                                  .flags = WEFT_MSG_F_RESERVED } };
   gone.peer = peer;
@@ -76,6 +83,10 @@ static weft_err check_access(const wefti_front_opts *opts, weft_why *why)
     return weft_whyf(why, WEFT_E_LIMIT, "at most %d HTTP addresses", (int)WEFTI_HTTP_MAX);
   }
   for (size_t i = 0; i < opts->http_count; i++) {
+    const weft_err err = weft_http_address_check(opts->http[i], why);
+    if (err != WEFT_OK) {
+      return err;
+    }
     if (!opts->token && !opts->insecure && !weft_http_is_loopback(opts->http[i])) {
       return weft_whyf(why, WEFT_E_DENIED,
                        "%s is not a loopback address: a token is needed (or say "

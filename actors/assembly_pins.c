@@ -69,8 +69,7 @@ static void keep(wefti_thread_worker *w, uint64_t weights_sequence)
   if (w->kept[0] && w->kept[0]->weights_sequence == weights_sequence) {
     return; /* only the label has changed */
   }
-  if (weft_store_pin(w->store, weights_sequence, &snapshot) ==
-      WEFT_OK) {
+  if (weft_store_pin(w->store, weights_sequence, &snapshot) == WEFT_OK) {
     w->kept[1] = w->kept[0];
     w->kept[0] = snapshot;
   }

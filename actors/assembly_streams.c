@@ -23,6 +23,8 @@ typedef struct waiting_event {
 typedef struct stream {
   struct stream *next;
   weft_http_id id;
+  uint64_t peer;
+  bool opened;   /* the acceptor has said so */
   uint64_t corr; /* of the question for the replay; 0 = not asked yet */
   uint64_t last; /* sequence sent last */
   bool live;
@@ -97,6 +99,10 @@ void wefti_streams_event(wefti_streams *streams, const char *topic, uint64_t seq
   stream **at = &streams->open;
   while (*at) {
     stream *s = *at;
+    if (!s->opened) {
+      at = &s->next;
+      continue;
+    }
     const bool ok = s->live
                         ? send_event(streams, s, topic, sequence, json->data, json->len)
                         : keep_event(s, topic, sequence, json);
@@ -109,29 +115,48 @@ void wefti_streams_event(wefti_streams *streams, const char *topic, uint64_t seq
   }
 }
 
-weft_err wefti_streams_open(wefti_streams *streams, weft_http_id id, uint64_t after)
+weft_err wefti_streams_expect(wefti_streams *streams, weft_http_id id, uint64_t peer)
 {
-  if (streams->ended) {
-    return WEFT_E_CLOSED;
-  }
-  stream *s = calloc(1, sizeof *s);
+  stream *s = streams->ended ? NULL : calloc(1, sizeof *s);
   if (!s) {
-    return WEFT_E_NOMEM;
+    return streams->ended ? WEFT_E_CLOSED : WEFT_E_NOMEM;
   }
   s->id = id;
+  s->peer = peer;
   s->tail = &s->first;
-  const weft_http_call call = { .h = { .type = WEFT_MSG_HTTP_REQUEST },
-                                .id = id,
-                                .peer = after };
-  const weft_err err = wefti_post(streams->rt, streams->actor, &call.h);
-  if (err != WEFT_OK) {
-    free(s);
-    return err;
-  }
-  weft_http_stream_begin(streams->server, id);
   s->next = streams->open;
   streams->open = s;
   return WEFT_OK;
+}
+
+weft_err wefti_streams_open(wefti_streams *streams, weft_http_id id, uint64_t after)
+{
+  for (stream *s = streams->open; s; s = s->next) {
+    if (s->id != id) {
+      continue;
+    }
+    const weft_http_call call = { .h = { .type = WEFT_MSG_HTTP_REQUEST },
+                                  .id = id,
+                                  .peer = after };
+    const weft_err err = wefti_post(streams->rt, streams->actor, &call.h);
+    if (err == WEFT_OK) {
+      s->opened = true;
+      weft_http_stream_begin(streams->server, id);
+    }
+    return err;
+  }
+  return WEFT_E_CLOSED;
+}
+
+void wefti_streams_gone(wefti_streams *streams, uint64_t peer)
+{
+  for (stream **at = &streams->open; *at;) {
+    if ((*at)->peer == peer) {
+      drop_stream(at);
+    } else {
+      at = &(*at)->next;
+    }
+  }
 }
 
 /* ---- the replay */
@@ -301,7 +326,9 @@ void wefti_streams_end(wefti_streams *streams)
 {
   streams->ended = true;
   while (streams->open) {
-    weft_http_stream_end(streams->server, streams->open->id);
+    if (streams->open->opened) {
+      weft_http_stream_end(streams->server, streams->open->id);
+    }
     drop_stream(&streams->open);
   }
 }

@@ -137,6 +137,13 @@ void wefti_ignore_fds(void *arg, const void *data, size_t len, int *fds, size_t 
   }
 }
 
+void wefti_mask_all(sigset_t *before)
+{
+  sigset_t all;
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
 /* ---- commits */
 
 static const char *member_str(const weft_json *object, const char *key)

@@ -275,3 +275,9 @@ bool weft_http_is_loopback(const char *address)
   freeaddrinfo(list);
   return all;
 }
+
+weft_err weft_http_address_check(const char *address, weft_why *why)
+{
+  wefti_address parsed;
+  return wefti_address_parse(address, &parsed, why);
+}

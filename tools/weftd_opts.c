@@ -382,6 +382,11 @@ static unsigned check_access(const weftd_opts *o)
 {
   unsigned bad = 0;
   for (size_t i = 0; i < o->listen_count; i++) {
+    weft_why why;
+    if (weft_http_address_check(o->listen[i], &why) != WEFT_OK) {
+      bad += mistake("--listen: %s", why.text);
+      continue;
+    }
     if (weft_http_is_loopback(o->listen[i])) {
       continue;
     }
