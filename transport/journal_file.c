@@ -1,0 +1,415 @@
+#define _GNU_SOURCE
+#include "journal_priv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the system's calls */
+
+static int sys_open(void *arg, int dir_fd, const char *name, int flags)
+{
+  (void)arg;
+  return openat(dir_fd, name, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+static ssize_t sys_write(void *arg, int fd, const void *data, size_t len)
+{
+  (void)arg;
+  return write(fd, data, len);
+}
+
+static ssize_t sys_pread(void *arg, int fd, void *data, size_t len, off_t at)
+{
+  (void)arg;
+  return pread(fd, data, len, at);
+}
+
+static int sys_sync(void *arg, int fd)
+{
+  (void)arg;
+  return fdatasync(fd);
+}
+
+static int sys_sync_dir(void *arg, int fd)
+{
+  (void)arg;
+  return fsync(fd);
+}
+
+static int sys_truncate(void *arg, int fd, off_t len)
+{
+  (void)arg;
+  return ftruncate(fd, len);
+}
+
+static int sys_unlink(void *arg, int dir_fd, const char *name)
+{
+  (void)arg;
+  return unlinkat(dir_fd, name, 0);
+}
+
+void wefti_journal_system_ops(weft_journal_ops *ops)
+{
+  *ops = (weft_journal_ops){ .open = sys_open,
+                             .write = sys_write,
+                             .pread = sys_pread,
+                             .sync = sys_sync,
+                             .sync_dir = sys_sync_dir,
+                             .truncate = sys_truncate,
+                             .unlink = sys_unlink };
+}
+
+/* ---- small things */
+
+weft_err wefti_journal_sys(const weft_journal *j, weft_why *why, const char *what,
+                           const char *name)
+{
+  const int e = errno;
+  const char *says = e == ENOSPC || e == EDQUOT ? "no space is left; free some"
+                     : e == EFBIG ? "the file would be larger than this process may write"
+                     : e == EROFS ? "the file system is read-only"
+                     : e == EACCES || e == EPERM
+                         ? "not permitted; it has to belong to this user"
+                     : e == EIO ? "the disk failed"
+                                : "see to the state directory";
+  return weft_whyf(why, WEFT_E_SYS, "state directory: cannot %s %s/%s: %s (errno %d)",
+                   what, j->path, name, says, e);
+}
+
+void wefti_journal_name(uint64_t number, char out[32])
+{
+  (void)snprintf(out, 32, "journal-%" PRIu64 ".log", number);
+}
+
+void wefti_journal_say(const weft_journal *j, const char *fmt, ...)
+{
+  char text[512];
+  va_list args;
+  va_start(args, fmt);
+  (void)vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  if (j->note != NULL) {
+    j->note(j->note_arg, text);
+  }
+}
+
+bool wefti_journal_is_commit(const weft_journal_record *record)
+{
+  return record->kind == WEFT_JOURNAL_WEIGHTS || record->kind == WEFT_JOURNAL_LABEL;
+}
+
+void wefti_journal_keep(weft_journal *j, weft_journal_record *copy)
+{
+  j->committed = copy->sequence;
+  if (copy->kind == WEFT_JOURNAL_WEIGHTS) {
+    free(j->weights);
+    free(j->label);
+    j->weights = copy;
+    j->label = NULL;
+  } else if (j->weights != NULL && copy->weights_sequence == j->weights->sequence) {
+    free(j->label);
+    j->label = copy;
+  } else {
+    free(copy); /* a version string without weights: nothing to come back to */
+  }
+  if (j->weights != NULL) {
+    j->named = *j->weights;
+    j->named.version = j->label == NULL ? j->weights->version : j->label->version;
+    j->named.declared = j->label != NULL || j->weights->declared;
+  }
+}
+
+weft_err wefti_journal_retire(weft_journal *j, uint64_t number, size_t records)
+{
+  if (j->old_count == j->old_cap) {
+    const size_t cap = j->old_cap == 0 ? 16 : j->old_cap * 2;
+    wefti_journal_old *old = realloc(j->old, cap * sizeof *old);
+    if (old == NULL) {
+      return WEFT_E_NOMEM;
+    }
+    j->old = old;
+    j->old_cap = cap;
+  }
+  j->old[j->old_count++] = (wefti_journal_old){ number, records };
+  return WEFT_OK;
+}
+
+/* ---- segments */
+
+static bool write_all(const weft_journal *j, int fd, const uint8_t *data, size_t len)
+{
+  while (len > 0) {
+    const ssize_t n = j->ops.write(j->ops.arg, fd, data, len);
+    if (n < 0 && errno == EINTR) {
+      continue;
+    }
+    if (n <= 0) {
+      errno = n == 0 ? ENOSPC : errno;
+      return false;
+    }
+    data += n;
+    len -= (size_t)n;
+  }
+  return true;
+}
+
+/* Header, mark, what is needed from older segments, and the first record. */
+static weft_err first_bytes(const weft_journal *j, const weft_journal_record *first,
+                            uint64_t number, uint8_t **out, size_t *len, size_t *records,
+                            weft_why *why)
+{
+  const weft_journal_segment segment = { .number = number,
+                                         .previous = j->previous,
+                                         .previous_good = j->previous_good };
+  const weft_journal_record mark = { .kind = WEFT_JOURNAL_MARK,
+                                     .boot_id = j->boot_id,
+                                     .sequence = j->sequence };
+  const weft_journal_record *all[] = { &mark, j->weights, j->label, first };
+  uint8_t *bytes = malloc(WEFTI_JOURNAL_HEADER);
+  if (bytes == NULL) {
+    return weft_whyf(why, WEFT_E_NOMEM, "journal: no memory for a segment");
+  }
+  wefti_journal_header(&segment, bytes);
+  size_t size = WEFTI_JOURNAL_HEADER;
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    if (all[i] == NULL) {
+      continue;
+    }
+    const weft_err err = wefti_journal_encode(all[i], 0, &bytes, &size, why);
+    if (err != WEFT_OK) {
+      free(bytes);
+      return err;
+    }
+    ++*records;
+  }
+  *out = bytes;
+  *len = size;
+  return WEFT_OK;
+}
+
+/* Old segments go as long as enough history stays. */
+static void drop_old(weft_journal *j)
+{
+  size_t kept = j->records;
+  for (size_t i = 0; i < j->old_count; i++) {
+    kept += j->old[i].records;
+  }
+  size_t gone = 0;
+  while (gone < j->old_count && kept - j->old[gone].records >= j->keep_records) {
+    char name[32];
+    wefti_journal_name(j->old[gone].number, name);
+    if (j->ops.unlink(j->ops.arg, j->dir_fd, name) != 0 && errno != ENOENT) {
+      break; /* tried again with the next segment */
+    }
+    kept -= j->old[gone].records;
+    gone++;
+  }
+  j->old_count -= gone;
+  if (gone > 0) {
+    memmove(j->old, j->old + gone, j->old_count * sizeof *j->old);
+  }
+}
+
+weft_err wefti_journal_begin(weft_journal *j, const weft_journal_record *first,
+                             weft_why *why)
+{
+  uint8_t *bytes;
+  size_t len;
+  size_t records = 0;
+  char name[32];
+  const uint64_t number = ++j->newest; /* never again, even when this fails */
+  weft_err err = first_bytes(j, first, number, &bytes, &len, &records, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  wefti_journal_name(number, name);
+  const int fd =
+      j->ops.open(j->ops.arg, j->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_APPEND);
+  if (fd < 0) {
+    free(bytes);
+    return wefti_journal_sys(j, why, "create", name);
+  }
+  if (!write_all(j, fd, bytes, len)) {
+    err = wefti_journal_sys(j, why, "write", name);
+  } else if (j->ops.sync(j->ops.arg, fd) != 0) {
+    err = wefti_journal_sys(j, why, "sync", name);
+  } else if (j->ops.sync_dir(j->ops.arg, j->dir_fd) != 0) {
+    err = wefti_journal_sys(j, why, "sync the entry of", name);
+  }
+  free(bytes);
+  if (err != WEFT_OK) { /* nobody was told of it: better gone than half there */
+    (void)close(fd);
+    (void)j->ops.unlink(j->ops.arg, j->dir_fd, name);
+    return err;
+  }
+  j->fd = fd;
+  j->number = number;
+  j->written = len;
+  j->synced = len;
+  j->records = records;
+  drop_old(j);
+  return WEFT_OK;
+}
+
+/* The next record begins a segment.  What the disk may not have of this one does not
+ * count. */
+static void leave(weft_journal *j)
+{
+  (void)close(j->fd); /* its error would say nothing that sync has not said */
+  j->fd = -1;
+  j->previous = j->number;
+  j->previous_good = j->synced;
+  if (wefti_journal_retire(j, j->number, j->records) != WEFT_OK) {
+    wefti_journal_say(j,
+                      "journal: no memory: %s/journal-%" PRIu64 ".log stays until the "
+                      "next start",
+                      j->path, j->number);
+  }
+}
+
+static weft_err write_here(weft_journal *j, const weft_journal_record *record,
+                           weft_why *why)
+{
+  uint8_t *bytes = NULL;
+  size_t len = 0;
+  char name[32];
+  weft_err err = wefti_journal_encode(record, j->synced, &bytes, &len, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  wefti_journal_name(j->number, name);
+  const bool sync = wefti_journal_is_commit(record);
+  if (!write_all(j, j->fd, bytes, len)) {
+    err = wefti_journal_sys(j, why, "write", name);
+  } else if (sync && j->ops.sync(j->ops.arg, j->fd) != 0) {
+    err = wefti_journal_sys(j, why, "sync", name);
+  } else {
+    j->written += len;
+    j->synced = sync ? j->written : j->synced;
+    j->records++;
+  }
+  free(bytes);
+  return err;
+}
+
+static weft_err write_anywhere(weft_journal *j, const weft_journal_record *record,
+                               weft_why *why)
+{
+  if (j->fd >= 0 && j->written >= j->segment_bytes) {
+    if (j->synced < j->written && j->ops.sync(j->ops.arg, j->fd) == 0) {
+      j->synced = j->written;
+    }
+    leave(j);
+  }
+  if (j->fd >= 0) {
+    weft_why first = { .err = WEFT_OK, .text = "" };
+    const weft_err err = write_here(j, record, &first);
+    if (err != WEFT_E_SYS) {
+      if (err != WEFT_OK && why != NULL) {
+        *why = first;
+      }
+      return err;
+    }
+    wefti_journal_say(j, "%s; the record goes to a new segment", first.text);
+    leave(j);
+  }
+  return wefti_journal_begin(j, record, why);
+}
+
+weft_err weft_journal_append(weft_journal *journal, const weft_journal_record *record,
+                             weft_why *why)
+{
+  const bool commit = wefti_journal_is_commit(record);
+  if (record->kind == WEFT_JOURNAL_MARK || (commit && record->sequence == 0)) {
+    return weft_whyf(why, WEFT_E_INVAL, "journal: no such record can be appended");
+  }
+  if (commit && record->sequence <= journal->committed) {
+    /* Asked again because the first answer got lost: it is there. */
+    return record->sequence == journal->committed
+               ? WEFT_OK
+               : weft_whyf(why, WEFT_E_INVAL,
+                           "journal: change %" PRIu64 " after change %" PRIu64,
+                           record->sequence, journal->committed);
+  }
+  weft_journal_record copy = *record;
+  copy.boot_id = record->boot_id == 0 ? journal->boot_id : record->boot_id;
+  weft_journal_record *kept = commit ? wefti_journal_copy(&copy) : NULL;
+  if (commit && kept == NULL) {
+    return weft_whyf(why, WEFT_E_NOMEM, "journal: no memory for a record");
+  }
+  if (commit && record->sequence > journal->sequence) {
+    journal->sequence = record->sequence;
+  }
+  const weft_err err = write_anywhere(journal, &copy, why);
+  if (err == WEFT_OK && commit) {
+    wefti_journal_keep(journal, kept);
+  } else {
+    free(kept);
+  }
+  return err;
+}
+
+/* ---- looking, and the end */
+
+const char *weft_journal_engine_id(const weft_journal *journal)
+{
+  return journal->engine_id;
+}
+
+uint64_t weft_journal_sequence(const weft_journal *journal)
+{
+  return journal->sequence;
+}
+
+const weft_journal_record *const *weft_journal_history(const weft_journal *journal,
+                                                       size_t *count)
+{
+  *count = journal->history_count;
+  return (const weft_journal_record *const *)journal->history;
+}
+
+void weft_journal_forget(weft_journal *journal)
+{
+  for (size_t i = 0; i < journal->history_count; i++) {
+    free(journal->history[i]);
+  }
+  free(journal->history);
+  journal->history = NULL;
+  journal->history_count = 0;
+  journal->history_cap = 0;
+}
+
+const weft_journal_record *weft_journal_weights(const weft_journal *journal)
+{
+  return journal->weights == NULL ? NULL : &journal->named;
+}
+
+void weft_journal_close(weft_journal *journal)
+{
+  if (journal == NULL) {
+    return;
+  }
+  if (journal->fd >= 0) {
+    if (journal->synced < journal->written) {
+      (void)journal->ops.sync(journal->ops.arg, journal->fd);
+    }
+    (void)close(journal->fd);
+  }
+  if (journal->lock_fd >= 0) {
+    (void)close(journal->lock_fd);
+  }
+  if (journal->dir_fd >= 0) {
+    (void)close(journal->dir_fd);
+  }
+  weft_journal_forget(journal);
+  free(journal->weights);
+  free(journal->label);
+  free(journal->old);
+  free(journal);
+}
