@@ -304,7 +304,8 @@ static int push_all(push *p, char *const *paths)
   const double t1 = cli_now_s();
   for (size_t i = 0; code == CLI_DONE && i < p->opts->file_count; i++) {
     struct stat st;
-    p->file_bytes = stat(paths[i], &st) == 0 ? (uint64_t)st.st_size : 0;
+    p->file_bytes =
+        paths[i] != NULL && stat(paths[i], &st) == 0 ? (uint64_t)st.st_size : 0;
     p->began_s = p->said_s = cli_now_s();
     code = tcp ? push_update_tcp(p, paths[i]) : update_from_file(p, paths[i]);
   }

