@@ -7,13 +7,15 @@
  * abort engine_round.c    one message to every rank, gathered under a deadline
  *   engine_members.c  who is in, heartbeats, grants, fencing
  *   engine_status.c   status and events as JSON
- *   engine_check.c    questions that only workers can answer */
+ *   engine_check.c    questions that only workers can answer
+ *   engine_history.c  what was committed or aborted, for the journal and for people */
 #ifndef WEFT_ACTORS_ENGINE_H
 #define WEFT_ACTORS_ENGINE_H
 
 #include "engine_core.h"
 #include "session.h"
 #include "weft/actor.h"
+#include "weft/json.h"
 #include "weft/messages.h"
 
 #include <stdbool.h>
@@ -26,6 +28,9 @@ enum {
   ENGINE_IDEM_KEPT = 256,    /* answers remembered for Idempotency-Key */
   ENGINE_IDEM_WAITERS = 8,   /* concurrent repeats of one call */
   ENGINE_TEXT_MAX = 512,
+  ENGINE_HISTORY_KEPT = 4096,   /* commits and aborts in memory */
+  ENGINE_HISTORY_LIMIT = 10000, /* that one may ask for */
+  ENGINE_HISTORY_DEFAULT = 100,
   ENGINE_ABORT_MS = 2000,         /* until a worker that does not let go is fenced */
   ENGINE_HUNG_MS = 10000,         /* without any answer to a heartbeat: fenced */
   ENGINE_COMMIT_RESERVE_MS = 5000 /* finish time kept for record, publish and fencing */
@@ -59,9 +64,10 @@ typedef struct engine_call {
   bool answered;  /* in COMMITTING: the client has got "unknown" already */
   weft_buf *info; /* init, update: client's bytes; compare: baseline */
   bool draft, strict, clear_cache;
-  bool has_version, has_expected;
-  uint32_t action; /* pause, check */
-  char *version;   /* NUL-terminated, may be "" */
+  bool has_version, has_expected, has_digest, bad_digest;
+  uint64_t digest_hi, digest_lo; /* that the finished set must have */
+  uint32_t action;               /* pause, check */
+  char *version;                 /* NUL-terminated, may be "" */
   char *expected;
   char *reason;
 } engine_call;
@@ -186,6 +192,9 @@ typedef struct engine_session {
   uint64_t lease_timer;
   uint64_t updates;                          /* calls that went through */
   uint64_t received_bytes, received_tensors; /* of rank 0 */
+  char *sources;                             /* update_infos so far, with commas */
+  size_t sources_len;
+  bool sources_lost;
 } engine_session;
 
 /* What is visible to everybody. */
@@ -207,6 +216,9 @@ typedef struct engine_change {
   uint64_t corr;     /* question to the journal */
   uint64_t corr_timer;
   engine_visible next;
+  uint64_t elapsed_ms;
+  const char *operation;
+  weft_buf *sources; /* of the weights, or NULL */
 } engine_change;
 
 typedef struct engine_last { /* of the newest finished update, for the status */
@@ -225,6 +237,8 @@ typedef struct engine {
   engine_visible visible;
   engine_change change;
   engine_last last;
+  struct engine_history *history;
+  weft_buf *sources; /* of the visible weights, or NULL */
   engine_session session;
   engine_call *call;       /* the operation under way on the session; NULL = none */
   engine_call *abort_call; /* who asked for the abort under way */
@@ -242,6 +256,9 @@ typedef struct engine {
   uint64_t epoch_last, op_last;
   char last_abort[ENGINE_TEXT_MAX];
   uint64_t last_abort_epoch;
+  const char *ended_by; /* operation that the next abort is due to */
+  uint32_t restore;     /* weft_restore_state */
+  char restore_text[ENGINE_TEXT_MAX];
   engine_idem *idem; /* [ENGINE_IDEM_KEPT] */
   uint64_t idem_clock;
 
@@ -345,6 +362,27 @@ void engine_publish_status(weft_ctx *ctx, engine *e);
 const char *engine_member_state_name(engine_member_state state);
 void engine_session_id(const engine *e, uint64_t epoch, char *out, size_t cap);
 uint64_t engine_session_epoch(const engine *e, weft_str id); /* 0 = not one of ours */
+
+void engine_jw_hex64(weft_json_writer *w, const char *key, uint64_t v);
+/* null as long as there are no weights (sequence 0). */
+void engine_jw_digest(weft_json_writer *w, const char *key, uint64_t sequence,
+                      uint64_t hi, uint64_t lo);
+void engine_jw_time(weft_json_writer *w, const char *key, uint64_t unix_ms);
+weft_buf *engine_jw_take(weft_json_writer *w); /* NULL = out of memory */
+
+/* ---- engine_history.c */
+weft_err engine_history_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;
+void engine_history_fini(weft_ctx *ctx, engine *e);
+void engine_history_begun(weft_ctx *ctx, engine *e);
+void engine_history_commit(weft_ctx *ctx, engine *e, const engine_change *change);
+void engine_history_aborted(weft_ctx *ctx, engine *e, const char *operation,
+                            const char *reason);
+weft_buf *engine_history_json(const engine *e, uint64_t limit);
+bool engine_history_limit(weft_str arg, uint64_t *out); /* false: no such number */
+/* What the session loads from, call by call. */
+void engine_sources_reset(weft_ctx *ctx, engine *e);
+void engine_sources_add(weft_ctx *ctx, engine *e, const weft_buf *info);
+weft_buf *engine_sources_of_finish(engine *e); /* NULL = cannot be had again */
 
 /* ---- engine_check.c */
 void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q);

@@ -1,4 +1,5 @@
 #include "engine.h"
+#include "weft/digest.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -283,6 +284,11 @@ static bool take_fields(weft_ctx *ctx, engine_call *c, const weft_msg *msg,
     c->kind = CALL_FINISH;
     *head = HEAD(m);
     c->strict = m->strict != 0;
+    c->has_digest = m->digest.len > 0;
+    weft_digest digest = { 0, 0 };
+    c->bad_digest = c->has_digest && !weft_digest_parse(m->digest.p, &digest);
+    c->digest_hi = digest.hi;
+    c->digest_lo = digest.lo;
     c->has_version = m->has_version != 0;
     c->has_expected = m->has_expected != 0;
     c->version = copy_text(ctx, m->version, &failed);
@@ -352,6 +358,9 @@ static const char *bad_field(const engine_call *c, const call_head *head,
   }
   if (version.len > 0 && memchr(version.p, 0, version.len) != NULL) {
     return "weight_version contains a NUL";
+  }
+  if (c->bad_digest) {
+    return "digest is not 'xxh3-128:' and 32 hexadecimal digits";
   }
   if (head->idem_key.len >= sizeof((engine_idem *)0)->key) {
     return "Idempotency-Key is longer than 127 bytes";

@@ -401,6 +401,21 @@ void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q)
     }
     answer_query(ctx, e, ret, &a);
     break;
+  case WEFT_QUERY_VERSIONS: {
+    uint64_t limit;
+    if (engine_history_limit(q->arg, &limit)) {
+      a.body = engine_history_json(e, limit);
+      a.err = a.body == NULL ? WEFT_E_NOMEM : WEFT_OK;
+    } else {
+      a.err = WEFT_E_INVAL;
+      (void)snprintf(a.message, sizeof a.message,
+                     "weight_versions: limit is not a number from 1 to %d",
+                     ENGINE_HISTORY_LIMIT);
+    }
+    answer_query(ctx, e, ret, &a);
+    weft_buf_unref(a.body);
+    break;
+  }
   case WEFT_QUERY_WEIGHTS:
     begin(ctx, e, NULL, ret, WEFT_QUERY_WEIGHTS);
     break;

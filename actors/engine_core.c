@@ -190,6 +190,7 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
     fail_running(ctx, e, "taken over by a new init_weight_transfer_engine");
   }
   wait_for_turn(ctx, e, call);
+  e->ended_by = engine_call_name(CALL_INIT);
   engine_abort_begin(ctx, e, NULL, "taken over by a new init_weight_transfer_engine");
 }
 
@@ -449,8 +450,11 @@ static weft_err engine_core_init(weft_ctx *ctx, void *self, const void *args)
   }
   e->boot_ms = weft_now_ms(ctx);
   (void)snprintf(e->visible.version, sizeof e->visible.version, "default");
+  e->visible.sequence = a->last_sequence; /* numbers go on, weights do not */
+  e->ended_by = "";
   e->round.replies = weft_alloc(ctx, e->world * sizeof *e->round.replies);
-  if (e->round.replies == NULL || engine_idem_init(ctx, e) != WEFT_OK) {
+  if (e->round.replies == NULL || engine_idem_init(ctx, e) != WEFT_OK ||
+      engine_history_init(ctx, e) != WEFT_OK) {
     return WEFT_E_NOMEM;
   }
   const weft_err err = engine_members_init(ctx, e);
@@ -473,6 +477,7 @@ static void engine_core_fini(weft_ctx *ctx, void *self)
   engine_call_free(ctx, e, e->abort_call);
   engine_check_fini(ctx, e);
   engine_idem_fini(ctx, e);
+  engine_history_fini(ctx, e);
   weft_buf_unref(e->last.missing_names);
   for (uint32_t i = 0; e->round.replies != NULL && i < e->world; i++) {
     weft_buf_unref(e->round.replies[i].json);
@@ -518,6 +523,14 @@ static weft_err engine_core_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     if (call != NULL) {
       engine_dispatch(ctx, e, call);
     }
+    return WEFT_OK;
+  }
+  case WEFT_MSG_RESTORE_NOTE: {
+    const weft_restore_note *m = (const weft_restore_note *)msg;
+    e->restore = m->state;
+    (void)snprintf(e->restore_text, sizeof e->restore_text, "%s",
+                   m->text.p == NULL ? "" : m->text.p);
+    engine_publish_status(ctx, e);
     return WEFT_OK;
   }
   case WEFT_MSG_CLIENT_GONE:

@@ -7,6 +7,7 @@
 #include "weft/messages.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* What became visible, for those in the same process that must not lag behind a message
@@ -39,6 +40,10 @@ typedef struct wefti_engine_args {
   uint32_t beat_ms;    /* [500] */
   uint32_t grant_ms;   /* [2,000] how long a heartbeat lets a worker serve readers */
   uint32_t fence_ms;   /* [2,250] from the last answer whose stamp was echoed */
+  /* What the journal knows of earlier lives; borrowed until init returns. */
+  uint64_t last_sequence;                           /* highest number ever given out */
+  const struct weft_journal_record *const *history; /* [history_count], oldest first */
+  size_t history_count;
   wefti_visible_fn *on_visible; /* may be NULL */
   void *on_visible_arg;
 } wefti_engine_args;

@@ -50,15 +50,14 @@ uint64_t engine_session_epoch(const engine *e, weft_str id)
 
 /* ---- pieces */
 
-static void jw_hex64(weft_json_writer *w, const char *key, uint64_t v)
+void engine_jw_hex64(weft_json_writer *w, const char *key, uint64_t v)
 {
   char text[17];
   (void)snprintf(text, sizeof text, "%016" PRIx64, v);
   weft_jw_str(w, key, text);
 }
 
-/* null as long as there are no weights. */
-static void jw_digest(weft_json_writer *w, const char *key, uint64_t sequence,
+void engine_jw_digest(weft_json_writer *w, const char *key, uint64_t sequence,
                       uint64_t hi, uint64_t lo)
 {
   char text[48];
@@ -70,7 +69,7 @@ static void jw_digest(weft_json_writer *w, const char *key, uint64_t sequence,
   weft_jw_str(w, key, text);
 }
 
-static void jw_time(weft_json_writer *w, const char *key, uint64_t unix_ms)
+void engine_jw_time(weft_json_writer *w, const char *key, uint64_t unix_ms)
 {
   const time_t seconds = (time_t)(unix_ms / 1000);
   struct tm tm;
@@ -85,7 +84,7 @@ static void jw_time(weft_json_writer *w, const char *key, uint64_t unix_ms)
   weft_jw_str(w, key, text);
 }
 
-static weft_buf *take(weft_json_writer *w)
+weft_buf *engine_jw_take(weft_json_writer *w)
 {
   char *text;
   size_t len;
@@ -136,10 +135,10 @@ static void write_worker(weft_json_writer *w, const engine_member *m)
   weft_jw_u64(w, "rank", m->rank);
   weft_jw_str(w, "state", engine_member_state_name(m->state));
   weft_jw_str(w, "phase", in ? phase_name(r->phase) : "");
-  jw_hex64(w, "incarnation", m->incarnation);
+  engine_jw_hex64(w, "incarnation", m->incarnation);
   weft_jw_u64(w, "pid", m->pid);
   weft_jw_u64(w, "sequence", in ? r->weights_sequence : 0);
-  jw_digest(w, "digest", in ? r->weights_sequence : 0, r->digest_hi, r->digest_lo);
+  engine_jw_digest(w, "digest", in ? r->weights_sequence : 0, r->digest_hi, r->digest_lo);
   weft_jw_u64(w, "tensors", in ? r->tensors : 0);
   weft_jw_u64(w, "bytes", in ? r->bytes : 0);
   weft_jw_u64(w, "received", in ? r->received : 0);
@@ -170,13 +169,31 @@ static void write_head(weft_json_writer *w, const engine *e)
   weft_jw_bool(w, "declared", e->visible.declared);
   weft_jw_u64(w, "sequence", e->visible.sequence);
   weft_jw_u64(w, "weights_sequence", e->visible.weights_sequence);
-  jw_hex64(w, "boot_id", e->args.boot_id);
+  engine_jw_hex64(w, "boot_id", e->args.boot_id);
   weft_jw_str(w, "engine_id", e->engine_id);
-  jw_digest(w, "digest", e->visible.weights_sequence, e->visible.digest_hi,
-            e->visible.digest_lo);
+  engine_jw_digest(w, "digest", e->visible.weights_sequence, e->visible.digest_hi,
+                   e->visible.digest_lo);
   weft_jw_u64(w, "tensors", e->visible.tensors);
   weft_jw_u64(w, "bytes", e->visible.bytes);
   weft_jw_str(w, "state", wefti_session_state_name(e->session.state));
+}
+
+static void write_restore(weft_json_writer *w, const engine *e)
+{
+  static const char *const names[] = {
+    [WEFT_RESTORE_WAITING] = "waiting",
+    [WEFT_RESTORE_LOADING] = "loading",
+    [WEFT_RESTORE_DONE] = "done",
+    [WEFT_RESTORE_PUSH_NEEDED] = "push needed",
+  };
+  if (e->restore == WEFT_RESTORE_NONE || e->restore >= sizeof names / sizeof names[0]) {
+    weft_jw_null(w, "restore");
+    return;
+  }
+  weft_jw_object(w, "restore");
+  weft_jw_str(w, "state", names[e->restore]);
+  weft_jw_str(w, "text", e->restore_text);
+  weft_jw_end(w);
 }
 
 weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
@@ -190,6 +207,7 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   write_session(ctx, &w, e);
   write_last(&w, e);
   weft_jw_str(&w, "last_abort", e->last_abort[0] == '\0' ? NULL : e->last_abort);
+  write_restore(&w, e);
   weft_jw_str(&w, "events", e->events_url);
   weft_jw_str(&w, "snapshot", e->snapshot_url);
   weft_jw_str(&w, "control", e->control_url);
@@ -208,7 +226,7 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   weft_jw_bool(&w, "ready", engine_ready(e, reason, sizeof reason));
   weft_jw_str(&w, "reason", reason);
   weft_jw_end(&w);
-  return take(&w);
+  return engine_jw_take(&w);
 }
 
 /* ---- events */
@@ -216,7 +234,7 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
 static void publish(weft_ctx *ctx, engine *e, const char *topic, uint64_t sequence,
                     weft_json_writer *w)
 {
-  weft_buf *json = take(w);
+  weft_buf *json = engine_jw_take(w);
   if (json != NULL && e->args.publisher != 0) {
     (void)weft_send(
         ctx, e->args.publisher,
@@ -240,16 +258,16 @@ void engine_publish_commit(weft_ctx *ctx, engine *e, const engine_visible *previ
   weft_jw_str(&w, "type", "commit");
   weft_jw_str(&w, "kind", label ? "label" : "weights");
   weft_jw_str(&w, "engine_id", e->engine_id);
-  jw_hex64(&w, "boot_id", e->args.boot_id);
+  engine_jw_hex64(&w, "boot_id", e->args.boot_id);
   weft_jw_u64(&w, "sequence", v->sequence);
   weft_jw_u64(&w, "weights_sequence", v->weights_sequence);
   weft_jw_str(&w, "version", v->version);
   weft_jw_str(&w, "previous", previous->version);
-  jw_digest(&w, "digest", v->weights_sequence, v->digest_hi, v->digest_lo);
+  engine_jw_digest(&w, "digest", v->weights_sequence, v->digest_hi, v->digest_lo);
   weft_jw_u64(&w, "tensors", v->tensors);
   weft_jw_u64(&w, "bytes", v->bytes);
   weft_jw_u64(&w, "workers", e->world);
-  jw_time(&w, "committed_at", v->at_ms);
+  engine_jw_time(&w, "committed_at", v->at_ms);
   weft_jw_end(&w);
   weft_log(ctx, WEFT_LOG_INFO,
            "commit sequence=%" PRIu64 " kind=%s version=%s tensors=%" PRIu64
@@ -269,7 +287,7 @@ void engine_publish_session(weft_ctx *ctx, engine *e, const char *what,
   weft_jw_object(&w, NULL);
   weft_jw_str(&w, "type", what);
   weft_jw_str(&w, "engine_id", e->engine_id);
-  jw_hex64(&w, "boot_id", e->args.boot_id);
+  engine_jw_hex64(&w, "boot_id", e->args.boot_id);
   weft_jw_str(&w, "session", id);
   weft_jw_u64(&w, "received_tensors", e->session.received_tensors);
   weft_jw_u64(&w, "received_bytes", e->session.received_bytes);
@@ -288,9 +306,9 @@ void engine_publish_worker(weft_ctx *ctx, engine *e, const engine_member *m,
   weft_jw_object(&w, NULL);
   weft_jw_str(&w, "type", what);
   weft_jw_str(&w, "engine_id", e->engine_id);
-  jw_hex64(&w, "boot_id", e->args.boot_id);
+  engine_jw_hex64(&w, "boot_id", e->args.boot_id);
   weft_jw_u64(&w, "rank", m->rank);
-  jw_hex64(&w, "incarnation", m->incarnation);
+  engine_jw_hex64(&w, "incarnation", m->incarnation);
   weft_jw_str(&w, "why", m->why);
   weft_jw_end(&w);
   publish(ctx, e, "weights.worker", 0, &w);

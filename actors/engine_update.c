@@ -37,6 +37,7 @@ void engine_op_failed(weft_ctx *ctx, engine *e, const engine_answer *a)
   (void)snprintf(reason, sizeof reason, "%s", a->message);
   engine_call *call = e->call;
   e->call = NULL;
+  e->ended_by = engine_call_name(call->kind);
   engine_answer_call(ctx, e, call, a);
   engine_abort_begin(ctx, e, NULL, reason);
 }
@@ -52,6 +53,7 @@ static void session_begin(weft_ctx *ctx, engine *e, engine_call *call,
   e->session.updates = 0;
   e->session.received_bytes = 0;
   e->session.received_tensors = 0;
+  engine_sources_reset(ctx, e);
   e->call = call;
   engine_move(ctx, e, state);
 }
@@ -113,6 +115,7 @@ static void started(weft_ctx *ctx, engine *e, bool all_ok)
   engine_call *call = e->call;
   e->call = NULL;
   to_open(ctx, e);
+  engine_history_begun(ctx, e);
   engine_publish_session(ctx, e, "started", NULL);
   engine_answer_ok(ctx, e, call);
   engine_wake_waiting(ctx, e);
@@ -135,6 +138,7 @@ static void transferred(weft_ctx *ctx, engine *e, bool all_ok)
   engine_call *call = e->call;
   e->call = NULL;
   e->session.updates++;
+  engine_sources_add(ctx, e, call->info);
   e->session.received_tensors += e->round.replies[0].tensors;
   e->session.received_bytes += e->round.replies[0].bytes;
   to_open(ctx, e);
@@ -234,6 +238,48 @@ static bool digests_agree(weft_ctx *ctx, engine *e)
   return true;
 }
 
+static uint64_t fold(uint64_t h, uint64_t v)
+{
+  h = (h ^ v) * 0x9e3779b97f4a7c15u;
+  return h ^ (h >> 29);
+}
+
+/* Of what all ranks have installed; shards: one number for the set of them, in rank
+ * order.
+ */
+static void set_digest(const engine *e, uint64_t *hi, uint64_t *lo)
+{
+  const engine_reply *r = e->round.replies;
+  *hi = r[0].digest_hi;
+  *lo = r[0].digest_lo;
+  for (uint32_t i = 1; i < e->world && e->session.list_form; i++) {
+    *hi = fold(*hi, r[i].digest_hi);
+    *lo = fold(*lo, r[i].digest_lo);
+  }
+}
+
+/* false after the session was dropped: the caller knows what it should have become. */
+static bool digest_is_wanted(weft_ctx *ctx, engine *e)
+{
+  const engine_call *call = e->call;
+  uint64_t hi;
+  uint64_t lo;
+  set_digest(e, &hi, &lo);
+  if (!call->has_digest || (hi == call->digest_hi && lo == call->digest_lo)) {
+    return true;
+  }
+  engine_answer a = { .err = WEFT_E_PRECOND,
+                      .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                      .phase = engine_phase_name(PHASE_FINISH) };
+  (void)snprintf(a.message, sizeof a.message,
+                 "%s failed: the set has digest xxh3-128:%016" PRIx64 "%016" PRIx64
+                 ", wanted was xxh3-128:%016" PRIx64 "%016" PRIx64
+                 "; weights and version are unchanged",
+                 engine_call_name(CALL_FINISH), hi, lo, call->digest_hi, call->digest_lo);
+  engine_op_failed(ctx, e, &a);
+  return false;
+}
+
 static void finished(weft_ctx *ctx, engine *e, bool all_ok)
 {
   if (!all_ok && all_refused_correctably(e)) {
@@ -244,7 +290,7 @@ static void finished(weft_ctx *ctx, engine *e, bool all_ok)
     round_failed(ctx, e);
     return;
   }
-  if (!digests_agree(ctx, e)) {
+  if (!digests_agree(ctx, e) || !digest_is_wanted(ctx, e)) {
     return;
   }
   const engine_reply *r = &e->round.replies[0];
@@ -264,12 +310,6 @@ void engine_finish_begin(weft_ctx *ctx, engine *e, engine_call *call)
   engine_round_begin(ctx, e, PHASE_FINISH, left > kept ? left - kept : 1, finished);
 }
 
-static uint64_t fold(uint64_t h, uint64_t v)
-{
-  h = (h ^ v) * 0x9e3779b97f4a7c15u;
-  return h ^ (h >> 29);
-}
-
 /* The change that this finish will make; its number is taken here and never again. */
 static void next_weights(weft_ctx *ctx, engine *e, engine_visible *next)
 {
@@ -286,13 +326,7 @@ static void next_weights(weft_ctx *ctx, engine *e, engine_visible *next)
   next->weights_sequence = next->sequence;
   next->tensors = r[0].tensors;
   next->bytes = r[0].bytes;
-  next->digest_hi = r[0].digest_hi;
-  next->digest_lo = r[0].digest_lo;
-  for (uint32_t i = 1; i < e->world && e->session.list_form; i++) {
-    /* Shards: one number for the set of them, in rank order. */
-    next->digest_hi = fold(next->digest_hi, r[i].digest_hi);
-    next->digest_lo = fold(next->digest_lo, r[i].digest_lo);
-  }
+  set_digest(e, &next->digest_hi, &next->digest_lo);
   next->at_ms = weft_wall_ms(ctx);
   if (call->has_version) {
     (void)snprintf(next->version, sizeof next->version, "%s", call->version);
@@ -307,22 +341,29 @@ static void record(weft_ctx *ctx, engine *e)
     return;
   }
   const engine_visible *n = &e->change.next;
-  e->change.corr =
-      weft_ask(ctx, e->args.journal,
-               weft_msg_make(ctx,
-                             &(weft_journal_append){
-                                 .h.type = WEFT_MSG_JOURNAL_APPEND,
-                                 .kind = e->change.label ? WEFT_RECORD_COMMIT_LABEL
-                                                         : WEFT_RECORD_COMMIT_WEIGHTS,
-                                 .epoch = e->change.label ? 0 : e->session.epoch,
-                                 .sequence = n->sequence,
-                                 .weights_sequence = n->weights_sequence,
-                                 .version = { n->version, (uint32_t)strlen(n->version) },
-                                 .digest_hi = n->digest_hi,
-                                 .digest_lo = n->digest_lo,
-                                 .at_ms = n->at_ms }
-                                  .h),
-               0);
+  e->change.corr = weft_ask(
+      ctx, e->args.journal,
+      weft_msg_make(
+          ctx,
+          &(weft_journal_append){
+              .h.type = WEFT_MSG_JOURNAL_APPEND,
+              .kind =
+                  e->change.label ? WEFT_RECORD_COMMIT_LABEL : WEFT_RECORD_COMMIT_WEIGHTS,
+              .epoch = e->change.label ? 0 : e->session.epoch,
+              .sequence = n->sequence,
+              .weights_sequence = n->weights_sequence,
+              .version = { n->version, (uint32_t)strlen(n->version) },
+              .digest_hi = n->digest_hi,
+              .digest_lo = n->digest_lo,
+              .at_ms = n->at_ms,
+              .elapsed_ms = e->change.elapsed_ms,
+              .tensors = n->tensors,
+              .bytes = n->bytes,
+              .declared = n->declared,
+              .operation = { e->change.operation, (uint32_t)strlen(e->change.operation) },
+              .sources = e->change.sources }
+               .h),
+      0);
 }
 
 /* An engine that takes joins may have had another life a moment ago, whose grants still
@@ -359,7 +400,10 @@ void engine_issue(weft_ctx *ctx, engine *e)
     return;
   }
   engine_move(ctx, e, WEFTI_COMMITTING);
-  e->change = (engine_change){ .pending = true };
+  e->change = (engine_change){ .pending = true,
+                               .elapsed_ms = weft_now_ms(ctx) - e->session.opened_ms,
+                               .operation = engine_call_name(CALL_FINISH),
+                               .sources = engine_sources_of_finish(e) };
   next_weights(ctx, e, &e->change.next);
   e->call->due_timer =
       weft_timer_start(ctx, left_ms(ctx, e->call), ENGINE_TAG(TIMER_CALL_DUE, 0));
@@ -372,6 +416,12 @@ static void become_visible(weft_ctx *ctx, engine *e, const char *fenced)
   const bool label = e->change.label;
   engine_call *call = label ? e->change.call : e->call;
   e->visible = e->change.next;
+  engine_history_commit(ctx, e, &e->change);
+  if (!label) {
+    weft_buf_unref(e->sources);
+    e->sources = e->change.sources;
+    engine_sources_reset(ctx, e);
+  }
   e->change = (engine_change){ .pending = false };
   if (e->args.on_visible != NULL) {
     e->args.on_visible(e->args.on_visible_arg,
@@ -457,8 +507,12 @@ void engine_op_due(weft_ctx *ctx, engine *e, engine_call *call)
 
 void engine_label_begin(weft_ctx *ctx, engine *e, engine_call *call)
 {
-  e->change =
-      (engine_change){ .pending = true, .label = true, .call = call, .next = e->visible };
+  e->change = (engine_change){ .pending = true,
+                               .label = true,
+                               .call = call,
+                               .next = e->visible,
+                               .operation = engine_call_name(CALL_LABEL),
+                               .elapsed_ms = weft_now_ms(ctx) - call->started_ms };
   engine_visible *next = &e->change.next;
   next->sequence = e->visible.sequence + 1;
   next->at_ms = weft_wall_ms(ctx);
@@ -496,7 +550,11 @@ void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *r
   engine_move(ctx, e, WEFTI_ABORTING);
   weft_log(ctx, WEFT_LOG_WARN, "abort: %s epoch=%" PRIu64, reason, e->session.epoch);
   if (!was_init) {
+    engine_history_aborted(ctx, e, by == NULL ? e->ended_by : engine_call_name(by->kind),
+                           e->last_abort);
     engine_publish_session(ctx, e, "aborted", reason);
   }
+  e->ended_by = "";
+  engine_sources_reset(ctx, e);
   engine_round_begin(ctx, e, PHASE_ABORT, ENGINE_ABORT_MS, aborted);
 }

@@ -322,8 +322,8 @@ static weft_err write_anywhere(weft_journal *j, const weft_journal_record *recor
   return wefti_journal_begin(j, record, why);
 }
 
-weft_err weft_journal_append(weft_journal *journal, const weft_journal_record *record,
-                             weft_why *why)
+weft_err weft_journal_write(weft_journal *journal, const weft_journal_record *record,
+                            weft_why *why)
 {
   const bool commit = wefti_journal_is_commit(record);
   if (record->kind == WEFT_JOURNAL_MARK || (commit && record->sequence == 0)) {

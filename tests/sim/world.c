@@ -425,7 +425,7 @@ static weft_err sim_journal_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   sim_journal *s = self;
   if (msg->type == WEFT_MSG_TIMER) {
     journal_answer(ctx, s, s->waiting);
-  } else if (msg->type == WEFT_MSG_JOURNAL_APPEND) {
+  } else if (msg->type == WEFT_MSG_JOURNAL_APPEND && msg->corr != 0) { /* no history */
     if (s->w->journal_slow) {
       s->waiting = weft_return_of(msg);
       (void)weft_timer_start(ctx, 700, 0);

@@ -272,13 +272,13 @@ static weft_journal_record commit_of(uint64_t sequence, const char *version)
 static void commit(weft_journal *j, uint64_t sequence, const char *version)
 {
   const weft_journal_record r = commit_of(sequence, version);
-  assert_ok(weft_journal_append(j, &r, NULL));
+  assert_ok(weft_journal_write(j, &r, NULL));
 }
 
 static void history(weft_journal *j, weft_journal_kind kind, uint64_t epoch)
 {
   const weft_journal_record r = { .kind = kind, .epoch = epoch, .text = "because" };
-  assert_ok(weft_journal_append(j, &r, NULL));
+  assert_ok(weft_journal_write(j, &r, NULL));
 }
 
 static size_t commits_in(const weft_journal *j, uint64_t *last)
@@ -338,7 +338,7 @@ static void what_was_written_is_read(void **state)
   weft_journal_record label = commit_of(2, "");
   label.kind = WEFT_JOURNAL_LABEL;
   label.weights_sequence = 1;
-  assert_ok(weft_journal_append(j, &label, NULL));
+  assert_ok(weft_journal_write(j, &label, NULL));
   weft_journal_close(j);
 
   j = opened();
@@ -412,7 +412,7 @@ static void a_number_is_taken_once(void **state)
   commit(j, 2, "b");
   commit(j, 2, "b"); /* asked again after a lost answer */
   const weft_journal_record old = commit_of(1, "a");
-  assert_err(weft_journal_append(j, &old, NULL), WEFT_E_INVAL);
+  assert_err(weft_journal_write(j, &old, NULL), WEFT_E_INVAL);
   weft_journal_close(j);
   j = opened();
   uint64_t last;
@@ -427,9 +427,9 @@ static void too_long_a_text_is_refused_and_the_file_goes_on(void **state)
   memset(text, 'x', WEFT_JOURNAL_TEXT_MAX + 1);
   weft_journal *j = opened();
   weft_journal_record r = commit_of(1, text);
-  assert_err(weft_journal_append(j, &r, NULL), WEFT_E_LIMIT);
+  assert_err(weft_journal_write(j, &r, NULL), WEFT_E_LIMIT);
   text[WEFT_JOURNAL_TEXT_MAX] = '\0';
-  assert_ok(weft_journal_append(j, &r, NULL));
+  assert_ok(weft_journal_write(j, &r, NULL));
   weft_journal_close(j);
   j = opened();
   assert_string_equal(weft_journal_weights(j)->version, text);
@@ -509,10 +509,10 @@ static void after_a_failed_sync_the_record_is_in_a_new_segment(void **state)
   d.fail_for = 3;
   const weft_journal_record r = commit_of(3, "c");
   weft_why why;
-  assert_err(weft_journal_append(j, &r, &why), WEFT_E_SYS);
+  assert_err(weft_journal_write(j, &r, &why), WEFT_E_SYS);
   assert_non_null(strstr(why.text, "the disk failed"));
-  assert_err(weft_journal_append(j, &r, &why), WEFT_E_SYS);
-  assert_ok(weft_journal_append(j, &r, &why)); /* the engine asks again */
+  assert_err(weft_journal_write(j, &r, &why), WEFT_E_SYS);
+  assert_ok(weft_journal_write(j, &r, &why)); /* the engine asks again */
   commit(j, 4, "d");
   assert_int_equal(d.touched_spoilt, 0);
   weft_journal_close(j);
@@ -540,10 +540,10 @@ static uint64_t live(const weft_journal_ops *ops, uint64_t from, uint64_t to)
   }
   for (uint64_t i = from; i <= to; i++) {
     const weft_journal_record begun = { .kind = WEFT_JOURNAL_BEGUN, .epoch = i + 100 };
-    (void)!weft_journal_append(j, &begun, &why);
+    (void)!weft_journal_write(j, &begun, &why);
     const weft_journal_record r = commit_of(i, "v");
     unsigned tries = 0;
-    while (weft_journal_append(j, &r, &why) != WEFT_OK) {
+    while (weft_journal_write(j, &r, &why) != WEFT_OK) {
       assert_true(++tries < 8);
     }
   }
@@ -646,11 +646,11 @@ static void memory_ends_at_every_allocation(void **state)
     weft_err err = weft_journal_open(&o, &j, NULL);
     if (err == WEFT_OK) {
       const weft_journal_record r = commit_of(2, "b");
-      err = weft_journal_append(j, &r, NULL);
+      err = weft_journal_write(j, &r, NULL);
       fail_countdown = 0;
       if (err != WEFT_OK) {
         assert_int_equal(err, WEFT_E_NOMEM);
-        assert_ok(weft_journal_append(j, &r, NULL));
+        assert_ok(weft_journal_write(j, &r, NULL));
       }
       weft_journal_close(j);
     }

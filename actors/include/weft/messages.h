@@ -63,7 +63,8 @@ typedef enum weft_query {
   WEFT_QUERY_PAUSED,  /* body {"is_paused":bool} */
   WEFT_QUERY_READY,   /* err UNAVAIL and message with the reason when not ready */
   WEFT_QUERY_CHECKSUM, /* of one worker: SHA-256 per tensor */
-  WEFT_QUERY_RESET     /* of one worker: the checker's destructive reset */
+  WEFT_QUERY_RESET,    /* of one worker: the checker's destructive reset */
+  WEFT_QUERY_VERSIONS  /* GET /weight_versions; arg: how many at most, "" = 100 */
 } weft_query;
 
 typedef enum weft_pause_action { WEFT_PAUSE, WEFT_RESUME } weft_pause_action;
@@ -113,6 +114,14 @@ typedef enum weft_device_job {
   WEFT_DEVICE_RESET,
   WEFT_DEVICE_REAP /* free snapshots that readers have left */
 } weft_device_job;
+
+typedef enum weft_restore_state {
+  WEFT_RESTORE_NONE, /* nothing was asked for, or there is nothing to restore */
+  WEFT_RESTORE_WAITING,
+  WEFT_RESTORE_LOADING,
+  WEFT_RESTORE_DONE,
+  WEFT_RESTORE_PUSH_NEEDED /* cannot be restored; text says why */
+} weft_restore_state;
 
 WEFT_END_DECLS
 

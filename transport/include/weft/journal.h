@@ -105,8 +105,8 @@ WEFT_API const weft_journal_record *weft_journal_weights(const weft_journal *jou
  * sync the file is never touched again: the record goes to a new segment at once, and
  * when that fails too, the caller may try again with the same record.
  * Errors: SYS, LIMIT (a string too long), INVAL, NOMEM. */
-WEFT_API weft_err weft_journal_append(weft_journal *journal,
-                                      const weft_journal_record *record, weft_why *why)
+WEFT_API weft_err weft_journal_write(weft_journal *journal,
+                                     const weft_journal_record *record, weft_why *why)
     WEFT_MUST_USE WEFT_NONNULL(1, 2);
 
 /* ---- one segment as bytes, without I/O */
