@@ -12,6 +12,7 @@ MAY_USE = {  # folder: folders whose public headers it may include
 }
 # third-party headers and the only files that may include them
 OWNED = {"ev.h": {"runtime/loop_ev.c"}, "nng/": {"transport/", "tests/bench/bench_link.c"}, "llhttp.h": {"http/"},
+         "cuda_runtime_api.h": {"transport/device_abi.c"}, "nccl.h": {"transport/device_abi.c"},
          "xxhash.h": {"transport/digest.c"}, "curl/": {"tools/cli_http.c"},
          "cjson/": {"runtime/json_tree.c", "tests/fuzz/fuzz_json.c"}, "cmocka.h": {"tests/support/"}}
 INC = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
