@@ -187,7 +187,8 @@ static weft_err make_members(weft_engine *e, const weft_engine_opts *o, weft_why
                                     .run_dir = weft_rundir_path(e->rundir),
                                     .weights_root = o->weights_root,
                                     .tcp_allow = o->tcp_allow,
-                                    .copy_threads = o->copy_threads,
+                                    .copy_threads = wefti_copy_threads(o->copy_threads,
+                                                                       e->world_size),
                                     .log_level = o->log_level,
                                     .join_url = join_url,
                                     .join_token = o->join_token };

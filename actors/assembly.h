@@ -160,6 +160,8 @@ void wefti_lower_priority(weft_runtime *rt, unsigned loop);
 /* A weft_lifeline_fn that expects nothing. */
 void wefti_ignore_fds(void *arg, const void *data, size_t len, int *fds, size_t nfds);
 /* Posts a copy of tmpl to an actor from any thread. */
+/* Threads that copy in each worker: as asked, else this process's cores shared out. */
+unsigned wefti_copy_threads(unsigned asked, uint32_t workers);
 weft_err wefti_post(weft_runtime *rt, weft_actor_id to, const weft_msg *tmpl);
 weft_err wefti_post_stop(weft_runtime *rt, weft_actor_id who);
 weft_err wefti_random(void *out, size_t len) WEFT_MUST_USE;

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,17 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOG_LINE_MAX = 2048 };
+enum { LOG_LINE_MAX = 2048, COPY_THREADS_MAX = 4 /* memory is full by then */ };
+
+unsigned wefti_copy_threads(unsigned asked, uint32_t workers)
+{
+  cpu_set_t cores;
+  if (asked != 0 || sched_getaffinity(0, sizeof cores, &cores) != 0) {
+    return asked;
+  }
+  const unsigned share = (unsigned)CPU_COUNT(&cores) / (workers == 0 ? 1 : workers);
+  return share < 1 ? 1 : share > COPY_THREADS_MAX ? COPY_THREADS_MAX : share;
+}
 
 weft_str wefti_str(const char *text)
 {

@@ -103,7 +103,8 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                      .backend = o->backend ? o->backend : "host",
                                      .weights_root = o->weights_root,
                                      .tcp_allow = o->tcp_allow,
-                                     .threads = o->copy_threads,
+                                     .threads = wefti_copy_threads(o->copy_threads,
+                                                                   o->world_size),
                                      .tp = o->tp ? o->tp : 1,
                                      .pp = o->pp ? o->pp : 1,
                                      .needs_grant = o->join != NULL };

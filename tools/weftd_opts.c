@@ -82,7 +82,7 @@ static const char engine_help[] =
     "  --weights-root DIR     only files below DIR may be loaded; needed beyond "
     "loopback\n"
     "  --tcp-allow LIST       hosts that a tcp source may name, beside loopback\n"
-    "  --copy-threads N       threads that copy, per worker [1]\n"
+    "  --copy-threads N       threads that copy, per worker [its share of the cores]\n"
     "  --strict-coverage      refuse a finish when live tensors did not come\n"
     "  --allow-weight-reset   let the weight checker destroy weights\n"
     "  --token-file FILE      token that callers must show; needed beyond loopback\n"

@@ -75,7 +75,7 @@ typedef struct weft_engine_opts {
   const char *join_token; /* needed on tcp:// */
   bool strict_coverage;
   bool allow_weight_reset;
-  unsigned copy_threads;     /* per worker, 0 = 1 */
+  unsigned copy_threads;     /* per worker, 0 = its share of the cores */
   weft_commit_fn *on_commit; /* may be NULL */
   weft_ready_fn *on_ready;   /* once, when all workers are members; may be NULL */
   void *arg;                 /* for both */
