@@ -49,7 +49,7 @@ static void push(const char *info, const char *version)
   expect(world_finish(&w, 0, version, 0), WEFT_OK);
 }
 
-static void set_fault(uint32_t rank, uint16_t type, int kind)
+static void set_fault(uint32_t rank, uint16_t type, enum world_fault_kind kind)
 {
   w.workers[rank].fault = (world_fault){ .type = type, .once = true };
   w.workers[rank].fault.kind = kind;

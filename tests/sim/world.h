@@ -17,7 +17,7 @@ enum { WORLD_RANKS_MAX = 4, WORLD_CLIENTS = 3, WORLD_BODY_MAX = 8192 };
  * cleared. */
 typedef struct world_fault {
   uint16_t type; /* w_* message; 0 = none */
-  enum {
+  enum world_fault_kind {
     FAULT_REFUSE,
     FAULT_CORRECTABLE,
     FAULT_MUTE,
