@@ -156,7 +156,7 @@ static void a_failure_in_any_phase_changes_nothing_and_the_next_push_works(void 
   (void)state;
   static const uint16_t phases[] = { WEFT_MSG_W_START, WEFT_MSG_W_ACCEPT, WEFT_MSG_W_GO,
                                      WEFT_MSG_W_FINISH };
-  static const int kinds[] = { FAULT_REFUSE, FAULT_MUTE, FAULT_CRASH, FAULT_FREEZE };
+  static const enum world_fault_kind kinds[] = { FAULT_REFUSE, FAULT_MUTE, FAULT_CRASH, FAULT_FREEZE };
   for (size_t p = 0; p < 4; p++) {
     for (size_t k = 0; k < 4; k++) {
       start(NULL);
@@ -203,7 +203,7 @@ static void answers_come_inside_the_deadline_and_name_the_late(void **state)
 static void a_worker_that_does_not_confirm_publish_is_fenced_first(void **state)
 {
   (void)state;
-  static const int kinds[] = { FAULT_MUTE, FAULT_CRASH, FAULT_FREEZE };
+  static const enum world_fault_kind kinds[] = { FAULT_MUTE, FAULT_CRASH, FAULT_FREEZE };
   for (size_t k = 0; k < 3; k++) {
     start(NULL);
     push("{\"v\":1}", "one");

@@ -94,7 +94,7 @@ static void bare_cb(void *arg)
     b->sending = false;
     nng_ctx_recv(b->ctx, b->aio);
   } else {
-    must(weft_loop_call(b->loop, bare_on_loop, b), "loop_call");
+    must((int)weft_loop_call(b->loop, bare_on_loop, b), "loop_call");
   }
 }
 
@@ -142,7 +142,7 @@ static void bare_serve_cb(void *arg)
     b->sending = false;
     nng_ctx_recv(b->ctx, b->aio);
   } else {
-    must(weft_loop_call(b->loop, bare_serve, b), "loop_call");
+    must((int)weft_loop_call(b->loop, bare_serve, b), "loop_call");
   }
 }
 
