@@ -1,7 +1,6 @@
 #include "assembly.h"
 
 #include "engine_core.h"
-#include "journal.h"
 #include "publisher.h"
 #include "relay.h"
 
@@ -195,20 +194,19 @@ static weft_err make_members(weft_engine *e, const weft_engine_opts *o, weft_why
   return wefti_members_create(e->rt, &opts, &e->members, why);
 }
 
-static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o)
+static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned loops)
 {
   const wefti_publisher_args publisher = { .keep = EVENTS_KEPT,
                                            .ops = { .publish = publish, .arg = e } };
   weft_err err = weft_runtime_spawn(e->rt, 0, &wefti_publisher_class, &publisher, NULL,
                                     &e->publisher);
   if (err == WEFT_OK) {
-    err =
-        weft_runtime_spawn(e->rt, 0, &wefti_journal_null_class, NULL, NULL, &e->journal);
+    err = wefti_state_spawn(e, loops);
   }
   if (err != WEFT_OK) {
     return err;
   }
-  const wefti_engine_args core = {
+  wefti_engine_args core = {
     .boot_id = e->boot_id,
     .engine_id = e->engine_id,
     .tp = o->tp ? o->tp : 1,
@@ -223,11 +221,18 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o)
     .control_url = e->control_url,
     .strict_coverage = o->strict_coverage,
     .allow_weight_reset = o->allow_weight_reset,
+    .last_sequence = e->state ? weft_journal_sequence(e->state) : 0,
     .on_visible = on_visible,
     .on_visible_arg = e,
   };
+  if (e->state) {
+    core.history = weft_journal_history(e->state, &core.history_count);
+  }
   const weft_spawn_opts spawn = { .mailbox = 16384 };
   err = weft_runtime_spawn(e->rt, 0, &wefti_engine_core_class, &core, &spawn, &e->core);
+  if (e->state) {
+    weft_journal_forget(e->state); /* the engine has it */
+  }
   if (err != WEFT_OK) {
     return err;
   }
@@ -305,7 +310,8 @@ static weft_err make_front(weft_engine *e, const weft_engine_opts *o, weft_why *
   return wefti_front_create(e->rt, &front, &e->front, why);
 }
 
-static weft_err make_actors(weft_engine *e, const weft_engine_opts *o, weft_why *why)
+static weft_err make_actors(weft_engine *e, const weft_engine_opts *o, unsigned loops,
+                            weft_why *why)
 {
   weft_err err = choose_url(e, o->control_url, "control.sock", e->control_url, why);
   if (err != WEFT_OK) {
@@ -318,7 +324,7 @@ static weft_err make_actors(weft_engine *e, const weft_engine_opts *o, weft_why 
       return err;
     }
   }
-  err = spawn_core(e, o);
+  err = spawn_core(e, o, loops);
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "the engine's actors cannot start: %s",
                      weft_strerror(err));
@@ -342,6 +348,9 @@ static weft_err make_actors(weft_engine *e, const weft_engine_opts *o, weft_why 
                                .on_ready = on_ready,
                                .on_ready_arg = e };
   err = weft_runtime_spawn(e->rt, 0, &wefti_hub_class, &hub, NULL, &e->hub);
+  if (err == WEFT_OK && o->restore) {
+    err = wefti_state_restore(e);
+  }
   if (err == WEFT_OK) {
     err = wefti_members_begin(e->members, e->supervisor, e->join_url, why);
   }
@@ -364,12 +373,18 @@ static weft_err build(weft_engine *e, const weft_engine_opts *o, weft_why *why)
 {
   weft_err err = name_it(e, o, why);
   if (err == WEFT_OK) {
+    err = wefti_state_open(e, o, why);
+  }
+  if (err == WEFT_OK) {
     err = weft_rundir_open(o->run_dir, &e->rundir, why);
   }
   if (err != WEFT_OK) {
     return err;
   }
-  const unsigned loops = o->workers == WEFT_WORKERS_THREADS ? 1 + 2 * e->world_size : 1;
+  /* The journal waits for the disk on a loop of its own, the last. */
+  const unsigned loops =
+      (o->workers == WEFT_WORKERS_THREADS ? 1 + 2 * e->world_size : 1) +
+      (e->state ? 1 : 0);
   err = wefti_runtime_make(loops, o->log, o->log_arg, o->log_level, &e->rt);
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "the runtime cannot start: %s", weft_strerror(err));
@@ -379,7 +394,7 @@ static weft_err build(weft_engine *e, const weft_engine_opts *o, weft_why *why)
     err = make_sockets(e, o, why);
   }
   if (err == WEFT_OK) {
-    err = make_actors(e, o, why);
+    err = make_actors(e, o, loops, why);
   }
   return err;
 }
@@ -416,6 +431,9 @@ weft_err weft_engine_create(const weft_engine_opts *opts, weft_engine **out,
   }
   e->on_commit = opts->on_commit;
   e->on_ready = opts->on_ready;
+  e->log = opts->log;
+  e->log_arg = opts->log_arg;
+  e->log_level = opts->log_level;
   e->arg = opts->arg;
   e->world_size = (opts->tp ? opts->tp : 1) * (opts->pp ? opts->pp : 1);
   err = build_and_start(e, opts, why);
@@ -492,5 +510,6 @@ void weft_engine_destroy(weft_engine *engine)
   weft_runtime_destroy(engine->rt);
   wefti_calls_destroy(engine->calls); /* its actor may have ended only now */
   weft_rundir_close(engine->rundir);
+  weft_journal_close(engine->state);
   free(engine);
 }

@@ -11,6 +11,7 @@
 #include "visible.h"
 #include "weft/http.h"
 #include "weft/join.h"
+#include "weft/journal.h"
 #include "weft/link.h"
 #include "weft/process.h"
 #include "weft/pubsub.h"
@@ -119,12 +120,16 @@ struct weft_engine {
   weft_commit_fn *on_commit;
   weft_ready_fn *on_ready;
   void *arg;
+  weft_log_fn *log;
+  void *log_arg;
+  weft_log_level log_level;
   uint64_t boot_id;
   uint32_t world_size;
   weft_actor_id publisher, journal, core, supervisor, hub;
   weft_pub *pub;
   weft_jsonrep *snapshot;
   weft_rundir *rundir;
+  weft_journal *state; /* NULL: no state directory */
   wefti_front *front;
   wefti_members *members;
   wefti_calls *calls;
@@ -137,6 +142,15 @@ struct weft_engine {
   char control_url[WEFTI_URL_MAX], join_url[WEFTI_URL_MAX];
   struct wefti_watch *watch; /* remote: follows the events */
 };
+
+/* assembly_state.c: the journal in a state directory, and what it knows of earlier lives.
+ * Opens it (engine_id becomes the one kept there). */
+weft_err wefti_state_open(weft_engine *e, const weft_engine_opts *o, weft_why *why)
+    WEFT_MUST_USE;
+/* The journal's actor: on the last loop, its own, when there is a state directory. */
+weft_err wefti_state_spawn(weft_engine *e, unsigned loops) WEFT_MUST_USE;
+/* Once the engine is there: loads the last commit's files again. */
+weft_err wefti_state_restore(weft_engine *e) WEFT_MUST_USE;
 
 /* assembly_watch.c: a thread that follows the events of an engine elsewhere and posts
  * EVENT and EVENT_STATUS to an actor; what was missed for good comes as a status and an

@@ -139,6 +139,8 @@ static int run_engine(const weftd_opts *o)
     .backend = o->backend,
     .engine_id = o->engine_id,
     .run_dir = o->run_dir,
+    .state_dir = o->state_dir,
+    .restore = o->restore,
     .weights_root = o->root_path,
     .tcp_allow = o->tcp_allow,
     .http = o->listen,
@@ -164,7 +166,8 @@ static int run_engine(const weftd_opts *o)
     return failed(&why);
   }
   if (o->workers_join) {
-    say_engine(engine, false); /* whoever starts the workers has to know where they join */
+    say_engine(engine,
+               false); /* whoever starts the workers has to know where they join */
   }
   int signo = 0;
   while (sigwait(&ends, &signo) != 0) {
@@ -246,6 +249,7 @@ static int run(const weftd_opts *o)
   }
   raise_nofile();
   (void)signal(SIGPIPE, SIG_IGN);
+  (void)signal(SIGXFSZ, SIG_IGN); /* a write that is over the limit fails, that is all */
   return o->mode == WEFTD_WORKER     ? run_worker(o)
          : o->mode == WEFTD_ACCEPTOR ? run_acceptor(o)
                                      : run_engine(o);

@@ -27,6 +27,8 @@ typedef struct weftd_opts {
   bool has_workers, has_rank, has_world_size;
   bool dev, insecure, allow_weight_reset, strict_coverage, workers_join;
   bool print_routes, version, help;
+  bool restore;
+  const char *state_dir;
   const char *backend, *events, *control, *join, *engine, *weights_root, *run_dir,
       *engine_id;
   const char *join_token_file, *token_file, *tcp_allow, *log_level_name;

@@ -46,6 +46,8 @@ static const opt table[] = {
   { "--tcp-allow", OPT_TEXT, E | W, AT(tcp_allow), 0 },
   { "--copy-threads", OPT_NUMBER, E | W, AT(copy_threads), 0 },
   { "--run-dir", OPT_TEXT, E, AT(run_dir), 0 },
+  { "--state-dir", OPT_TEXT, E, AT(state_dir), 0 },
+  { "--restore", OPT_FLAG, E, AT(restore), 0 },
   { "--engine-id", OPT_TEXT, E, AT(engine_id), 0 },
   { "--log-level", OPT_TEXT, E | W | A, AT(log_level_name), 0 },
   { "--token-file", OPT_TEXT, E | A, AT(token_file), 0 },
@@ -98,6 +100,11 @@ static const char engine_help[] =
     "  --join-token-file FILE token of a join over tcp\n"
     "  --run-dir DIR          private folder for sockets [a new one, removed at the "
     "end]\n"
+    "  --state-dir DIR        private folder where commits are recorded: numbers, "
+    "history "
+    "and\n"
+    "                         engine id go on after a restart\n"
+    "  --restore              load the last commit's files again after a restart\n"
     "  --engine-id ID         name of the engine over its lives [random]\n"
     "  --log-level LEVEL      debug, info, warn or error [info]\n"
     "  --print-routes         list the HTTP routes and end\n"

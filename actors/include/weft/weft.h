@@ -57,6 +57,9 @@ typedef struct weft_engine_opts {
   const char *engine_id;      /* NULL = a random one */
   const char
       *run_dir; /* private folder for sockets; NULL = a new one, removed at the end */
+  const char *state_dir; /* private folder of the journal: numbers, history and engine_id
+                            outlive the engine; NULL = they do not */
+  bool restore; /* with state_dir: load the last commit's files again after a restart */
   const char
       *weights_root; /* files named by update_info must be below; NULL = any file */
   const char

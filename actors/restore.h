@@ -1,0 +1,26 @@
+/* restore.h -- private to actors/.  A client inside the process that loads the last
+ * commit's weights again after a restart, by the calls that any trainer makes.  Not here:
+ * what was recorded (weft/journal.h). */
+#ifndef WEFT_ACTORS_RESTORE_H
+#define WEFT_ACTORS_RESTORE_H
+
+#include "weft/actor.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct wefti_restore_args { /* strings are copied */
+  weft_actor_id engine;
+  const char *sources; /* JSON array of update_infos; "" = they are not known */
+  const char *version;
+  bool declared; /* false: version is not anybody's choice */
+  uint64_t digest_hi, digest_lo;
+  uint64_t sequence; /* of the commit */
+  uint64_t
+      last_sequence; /* highest number ever: another one means that somebody pushed */
+} wefti_restore_args;
+
+/* Tells the engine by RESTORE_NOTE how it goes, and ends. */
+extern const weft_actor_class wefti_restore_class;
+
+#endif /* WEFT_ACTORS_RESTORE_H */
