@@ -1,5 +1,6 @@
 #define _GNU_SOURCE /* realpath */
 #include "host_priv.h"
+#include "plan_lists.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -132,30 +133,26 @@ static void host_abandon(void *state, weft_plan *plan)
   free(p);
 }
 
-/* The entry that is meant for this worker. */
-static weft_err pick_entry(const weft_json *root, const weft_transfer_who *who,
-                           const weft_json **info, weft_why *why)
+/* The lists, and where each tensor will be found. */
+weft_err wefti_host_lists(wefti_host_plan *plan, const weft_json *names,
+                          const weft_json *dtype_names, const weft_json *shapes,
+                          weft_why *why)
 {
-  *info = root;
-  if (weft_json_kind_of(root) == WEFT_JSON_ARRAY) {
-    const size_t count = weft_json_count(root);
-    const size_t want = count == 1 && who->world_size == 1
-                            ? 0
-                            : (size_t)who->dp_index * who->world_size + who->rank;
-    if (want >= count) {
-      return weft_whyf(why, WEFT_E_INVAL,
-                       INVALID "a list of %zu entries has none for worker %zu", count,
-                       want);
-    }
-    const weft_json *v = weft_json_first(root);
-    for (size_t i = 0; i < want; i++) {
-      v = weft_json_next(v);
-    }
-    *info = v;
+  wefti_lists l;
+  weft_err err = wefti_lists_read("host backend", names, dtype_names, shapes, &l, why);
+  if (err != WEFT_OK) {
+    return err;
   }
-  return weft_json_kind_of(*info) == WEFT_JSON_OBJECT
-             ? WEFT_OK
-             : weft_whyf(why, WEFT_E_INVAL, INVALID "not an object");
+  plan->at = calloc(l.count + 1, sizeof *plan->at);
+  if (plan->at == NULL) {
+    err = weft_whyf(why, WEFT_E_NOMEM, "no memory for %zu tensors", l.count);
+    wefti_lists_free(&l);
+    return err;
+  }
+  plan->tensors = l.tensors;
+  plan->dims = l.dims;
+  plan->pub = (weft_plan){ .tensors = l.tensors, .count = l.count, .bytes = l.bytes };
+  return WEFT_OK;
 }
 
 static weft_err only_keys(const weft_json *object, const char *const *keys,
@@ -218,7 +215,7 @@ static weft_err accept_info(const wefti_host *h, wefti_host_plan *plan, weft_why
 {
   static const char *const keys[] = { "source", "names", "dtype_names", "shapes", NULL };
   const weft_json *info;
-  weft_err err = pick_entry(plan->json, &plan->who, &info, why);
+  weft_err err = wefti_lists_entry("host backend", plan->json, &plan->who, &info, why);
   if (err == WEFT_OK) {
     err = only_keys(info, keys, "", why);
   }
