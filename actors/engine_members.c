@@ -61,6 +61,7 @@ static void admit(weft_ctx *ctx, engine *e, engine_member *m)
       weft_msg_make(ctx, &(weft_w_adopt){ .h.type = WEFT_MSG_W_ADOPT,
                                           .boot = e->args.boot_id,
                                           .incarnation = m->incarnation,
+                                          .epoch = e->epoch_last,
                                           .op = ++e->op_last,
                                           .rank = m->rank,
                                           .world_size = e->world,

@@ -114,6 +114,7 @@ static void new_boot(weft_ctx *ctx, worker *w, uint64_t boot)
     w->former[w->former_count++ % WORKER_FORMER_MAX] = w->boot;
     wefti_store_forget(w->args.device->store);
     w->ended = 0;
+    w->adopted_op = 0;
     worker_said_clear(w);
     if (w->phase == WEFT_WORKER_ABORTING) {
       w->abort_epoch = 0;
@@ -122,6 +123,19 @@ static void new_boot(weft_ctx *ctx, worker *w, uint64_t boot)
     }
   }
   w->boot = boot;
+}
+
+/* We were fenced and come back: whatever the engine began with us before has ended for
+ * it, although no ABORT may have reached us. */
+static void end_before_adoption(weft_ctx *ctx, worker *w, uint64_t epoch)
+{
+  if (w->phase == WEFT_WORKER_ABORTING) {
+    w->abort_epoch = epoch > w->abort_epoch ? epoch : w->abort_epoch;
+  } else if (w->epoch != 0 && w->epoch <= epoch) {
+    worker_drop(ctx, w, epoch);
+  } else if (epoch > w->ended) {
+    w->ended = epoch;
+  }
 }
 
 static void on_adopt(weft_ctx *ctx, worker *w, const worker_ask *ask,
@@ -142,6 +156,12 @@ static void on_adopt(weft_ctx *ctx, worker *w, const worker_ask *ask,
   if (ask->boot != w->boot) {
     new_boot(ctx, w, ask->boot);
   }
+  if (ask->op <= w->adopted_op) {
+    worker_state(ctx, w, ask); /* a late copy of an adoption that was */
+    return;
+  }
+  w->adopted_op = ask->op;
+  end_before_adoption(ctx, w, ask->epoch);
   w->world_size = m->world_size;
   w->dp_index = m->dp_index;
   /* Readers get nothing that is older than what this engine has published. */

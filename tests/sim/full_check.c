@@ -1,0 +1,460 @@
+/* The invariants of architecture §3, checked against what is really pinned, installed,
+ * recorded and answered. */
+#include "full.h"
+#include "weft/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static full_epoch *epoch_at(full *w, full_boot *b, uint64_t epoch)
+{
+  if (b == NULL || epoch == 0 || epoch >= FULL_EPOCHS) {
+    if (epoch >= FULL_EPOCHS) {
+      full_break(w, "the run needs more than %d epochs", FULL_EPOCHS);
+    }
+    return NULL;
+  }
+  return &b->epochs[epoch];
+}
+
+static full_epoch *epoch_of_sequence(full_boot *b, uint64_t sequence)
+{
+  for (uint64_t i = 1; i < FULL_EPOCHS; i++) {
+    if (b->epochs[i].sequence == sequence) {
+      return &b->epochs[i];
+    }
+  }
+  return NULL;
+}
+
+static uint64_t boot_of(full *w, const full_process *p)
+{
+  const struct worker *actor = weft_sim_state(w->sim, p->worker);
+  return actor == NULL ? 0 : actor->boot;
+}
+
+static void content_of(const weft_snapshot *s, int64_t out[FULL_TENSORS])
+{
+  static const char *const names[FULL_TENSORS] = { "t0", "t1", "t2" };
+  for (unsigned i = 0; i < FULL_TENSORS; i++) {
+    const weft_tensor *t = weft_snapshot_find(s, names[i]);
+    out[i] = 0;
+    if (t != NULL) {
+      memcpy(&out[i], t->data, sizeof out[i]);
+    }
+  }
+}
+
+static bool same(const int64_t a[FULL_TENSORS], const int64_t b[FULL_TENSORS])
+{
+  return memcmp(a, b, FULL_TENSORS * sizeof a[0]) == 0;
+}
+
+/* ---- installing: base and pushes, nothing else */
+
+static void expect(full *w, full_boot *b, full_epoch *e, const full_process *p,
+                   uint64_t epoch)
+{
+  const full_epoch *base = e->base == 0 ? NULL : epoch_of_sequence(b, e->base);
+  memset(e->content, 0, sizeof e->content);
+  if (base != NULL) {
+    memcpy(e->content, base->content, sizeof e->content);
+  }
+  e->got_count = p->session_epoch == epoch ? p->got_count : 0;
+  for (unsigned i = 0; i < e->got_count; i++) {
+    e->got[i] = p->got[i];
+    for (unsigned t = 0; t < FULL_TENSORS; t++) {
+      if ((w->pushes[p->got[i]].mask & (1u << t)) != 0) {
+        e->content[t] = p->got[i];
+      }
+    }
+  }
+  e->content_known = true;
+}
+
+static bool same_pushes(const full_epoch *e, const full_process *p, uint64_t epoch)
+{
+  const unsigned count = p->session_epoch == epoch ? p->got_count : 0;
+  return e->got_count == count &&
+         (count == 0 || memcmp(e->got, p->got, count * sizeof p->got[0]) == 0);
+}
+
+void full_on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot)
+{
+  full_process *p = arg;
+  full *w = p->w;
+  full_boot *b = full_boot_of(w, boot_of(w, p));
+  full_epoch *e = epoch_at(w, b, epoch);
+  if (snapshot == NULL || e == NULL) {
+    return;
+  }
+  if (!e->content_known) {
+    expect(w, b, e, p, epoch);
+  }
+  int64_t got[FULL_TENSORS];
+  content_of(snapshot, got);
+  /* A rank that installs something else must not let it become visible. */
+  e->installed[p->rank] = same_pushes(e, p, epoch) && same(got, e->content);
+}
+
+/* ---- reading */
+
+static void all_installed(full *w, const full_epoch *e, const char *where,
+                          uint64_t sequence)
+{
+  for (uint32_t i = 0; i < w->ranks; i++) {
+    if (!e->installed[i]) {
+      full_break(w, "I1: %" PRIu64 " is %s but rank %" PRIu32 " has not installed it",
+                 sequence, where, i);
+    }
+  }
+}
+
+/* What a reader at p has got.  exact: it asked for that number. */
+static void check_read(full *w, const full_process *p, const weft_snapshot *s, bool exact)
+{
+  const uint64_t id = boot_of(w, p);
+  full_boot *b = full_boot_of(w, id);
+  const full_boot *now = full_now(w);
+  const uint64_t n = s->weights_sequence;
+  const full_epoch *e = b == NULL ? NULL : epoch_of_sequence(b, n);
+  int64_t got[FULL_TENSORS];
+  if (b == NULL || e == NULL) {
+    full_break(w, "I1: rank %" PRIu32 " serves %" PRIu64 ", which nobody published",
+               p->rank, n);
+    return;
+  }
+  if (b != now && now->visible_weights != 0) {
+    full_break(w, "I8: rank %" PRIu32 " serves weights of an earlier engine", p->rank);
+  }
+  if (b == now && !exact && n < now->visible_weights) {
+    full_break(w, "I8: %" PRIu64 " is visible, rank %" PRIu32 " still serves %" PRIu64,
+               now->visible_weights, p->rank, n);
+  }
+  if (w->journal_actor != 0 && n > b->durable) {
+    full_break(w, "I1: rank %" PRIu32 " serves %" PRIu64 " before its record is durable",
+               p->rank, n);
+  }
+  all_installed(w, e, "served", n);
+  content_of(s, got);
+  if (!same(got, e->content)) {
+    full_break(w, "I3: rank %" PRIu32 " serves other bytes under %" PRIu64, p->rank, n);
+  }
+}
+
+static void keep_pin(full *w, full_process *p, const weft_snapshot *s)
+{
+  for (unsigned i = 0; i < FULL_HELD; i++) {
+    full_held *h = &w->held[i];
+    if (h->snapshot == NULL) {
+      *h = (full_held){ .p = p, .snapshot = s };
+      content_of(s, h->content);
+      return;
+    }
+  }
+  weft_store_unpin(p->device->store, s);
+}
+
+void full_pin(full *w, uint32_t rank, bool exact, bool keep)
+{
+  full_process *p = full_process_at(w, rank);
+  const weft_snapshot *s;
+  const uint64_t want = full_now(w)->visible_weights;
+  if (p == NULL || p->frozen ||
+      weft_store_pin(p->device->store, exact ? want : 0, &s) != WEFT_OK) {
+    return;
+  }
+  if (exact && want != 0 && s->weights_sequence != want) {
+    full_break(w, "I8: rank %" PRIu32 " gives %" PRIu64 " for %" PRIu64, rank,
+               s->weights_sequence, want);
+  }
+  check_read(w, p, s, exact && want != 0 && boot_of(w, p) != full_now(w)->id);
+  if (keep) {
+    keep_pin(w, p, s);
+  } else {
+    weft_store_unpin(p->device->store, s);
+  }
+}
+
+void full_unpin(full *w, unsigned slot)
+{
+  full_held *h = &w->held[slot];
+  int64_t got[FULL_TENSORS];
+  if (h->snapshot == NULL) {
+    return;
+  }
+  content_of(h->snapshot, got);
+  if (!same(got, h->content)) {
+    full_break(w, "I3: bytes changed under a reader of rank %" PRIu32, h->p->rank);
+  }
+  weft_store_unpin(h->p->device->store, h->snapshot);
+  h->snapshot = NULL;
+}
+
+void full_unpin_process(full *w, const full_process *p)
+{
+  for (unsigned i = 0; i < FULL_HELD; i++) {
+    if (w->held[i].p == p) {
+      full_unpin(w, i);
+    }
+  }
+}
+
+void full_check_step(void *arg, const weft_msg *delivered)
+{
+  full *w = arg;
+  (void)delivered;
+  w->steps++;
+  for (uint32_t i = 0; i < w->ranks && !w->broken; i++) {
+    full_pin(w, i, false, false);
+  }
+}
+
+static bool is_in(const full_epoch *e, unsigned push)
+{
+  for (unsigned i = 0; i < e->got_count; i++) {
+    if (e->got[i] == push) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* A push that was refused is in nothing visible, and one that was taken is in what its
+ * session published. */
+static void check_pushes(full *w, const full_epoch *e)
+{
+  for (unsigned i = 0; i < e->got_count; i++) {
+    if (w->pushes[e->got[i]].state == PUSH_FAILED) {
+      full_break(w, "I3: push %u failed and is in %" PRIu64, e->got[i], e->sequence);
+    }
+  }
+  for (unsigned i = 1; i <= w->push_count; i++) {
+    const full_push *p = &w->pushes[i];
+    if (p->state == PUSH_OK && p->boot == w->boot &&
+        p->epoch == (uint64_t)(e - full_now(w)->epochs) && !is_in(e, i)) {
+      full_break(w, "I3: push %u was taken and is not in %" PRIu64, i, e->sequence);
+    }
+  }
+}
+
+/* ---- what becomes visible */
+
+void full_on_visible(void *arg, const wefti_visible *v)
+{
+  full *w = arg;
+  full_boot *b = full_now(w);
+  const engine *e = weft_sim_state(w->sim, w->engine);
+  if (v->sequence != b->visible + 1) {
+    full_break(w, "I4: %" PRIu64 " is visible after %" PRIu64, v->sequence, b->visible);
+  }
+  if (w->journal_actor != 0 && b->durable < v->sequence) {
+    full_break(w, "I4: %" PRIu64 " is visible before its record is durable", v->sequence);
+  }
+  const bool weights = v->weights_sequence != b->visible_weights;
+  if (weights) {
+    full_epoch *ep = epoch_at(w, b, e->session.epoch);
+    if (ep == NULL || v->weights_sequence != v->sequence) {
+      full_break(w, "I4: %" PRIu64 " becomes visible without a session", v->sequence);
+      return;
+    }
+    ep->sequence = v->sequence;
+    all_installed(w, ep, "visible", v->sequence);
+    check_pushes(w, ep);
+    b->visible_epoch = e->session.epoch;
+  }
+  b->visible = v->sequence;
+  b->visible_weights = v->weights_sequence;
+  (void)snprintf(b->version, sizeof b->version, "%s", v->version);
+  for (uint32_t i = 0; i < w->ranks && weights; i++) {
+    full_pin(w, i, false, false);
+    full_pin(w, i, true, false);
+  }
+}
+
+/* ---- frames */
+
+void full_check_frame(full *w, const full_process *p, const weft_msg *frame)
+{
+  const weft_w_go *env = (const weft_w_go *)frame; /* all begin with the envelope */
+  full_boot *b = full_boot_of(w, env->boot);
+  full_epoch *e = env->epoch == 0 ? NULL : epoch_at(w, b, env->epoch);
+  if (frame->type == WEFT_MSG_W_START && e != NULL) {
+    e->base = ((const weft_w_start *)frame)->base_sequence;
+  } else if (frame->type == WEFT_MSG_W_ABORT && e != NULL) {
+    e->aborted = true;
+    if (e->published) {
+      full_break(w, "I3: epoch %" PRIu64 " is aborted after it was published",
+                 env->epoch);
+    }
+  } else if (frame->type == WEFT_MSG_W_PUBLISH && e != NULL) {
+    const uint64_t n = ((const weft_w_publish *)frame)->sequence;
+    e->published = true;
+    e->sequence = n;
+    if (e->aborted) {
+      full_break(w, "I3: epoch %" PRIu64 " is published after it was aborted",
+                 env->epoch);
+    }
+    if (w->journal_actor != 0 && b->durable < n) {
+      full_break(w, "I4: PUBLISH of %" PRIu64 " before its record is durable", n);
+    }
+    all_installed(w, e, "published", n);
+  } else if (frame->type == WEFT_MSG_W_GO && env->boot == full_now(w)->id) {
+    /* Nobody enters a collective that another rank has not accepted. */
+    for (uint32_t i = 0; i < w->ranks; i++) {
+      const full_process *o = full_process_at(w, i);
+      if (o != NULL && o->busy && o->job == WEFT_DEVICE_ACCEPT &&
+          o->job_epoch == env->epoch) {
+        full_break(
+            w, "I3: rank %" PRIu32 " is told to go while rank %" PRIu32 " still accepts",
+            p->rank, i);
+      }
+    }
+  }
+}
+
+void full_check_reply(full *w, const full_process *p, const weft_msg *frame,
+                      const weft_msg *answer)
+{
+  const weft_w_go *env = (const weft_w_go *)frame;
+  const bool aborted = frame->type == WEFT_MSG_W_ABORT && answer->type == WEFT_MSG_W_OK;
+  if (aborted && p->alive && p->busy && p->job <= WEFT_DEVICE_ABANDON &&
+      p->job_epoch != 0 && p->job_epoch <= env->epoch && boot_of(w, p) == env->boot) {
+    full_break(w,
+               "I3: rank %" PRIu32 " has let go of epoch %" PRIu64
+               " but its device thread is at it",
+               p->rank, env->epoch);
+  }
+}
+
+/* ---- answers */
+
+static uint64_t epoch_in(const char *session)
+{
+  uint64_t epoch = 0;
+  return sscanf(session, "%*[0-9a-f]-%" SCNu64, &epoch) == 1 ? epoch : 0;
+}
+
+static void check_in_time(full *w, const full_call *call)
+{
+  const uint64_t took = call->answered_ms - call->asked_ms;
+  if (took > call->allowed_ms + 1000 && w->excused_until <= call->asked_ms &&
+      !w->engine_frozen) {
+    full_break(w, "I5: client %u was answered after %" PRIu64 " ms of %" PRIu64 ": %s",
+               call->client, took, call->allowed_ms, call->message);
+  }
+}
+
+static void check_session(full *w, const full_call *call, uint64_t epoch)
+{
+  if (call->with_session && call->err == WEFT_OK && epoch_in(call->session) != epoch) {
+    full_break(w, "%s with the session of epoch %" PRIu64 " went into %" PRIu64,
+               weft_msg_desc_of(weft_messages(), call->type)->name,
+               epoch_in(call->session), epoch);
+  }
+}
+
+static void check_update(full *w, const full_call *call)
+{
+  full_push *push = &w->pushes[call->push];
+  push->state = call->err == WEFT_OK ? PUSH_OK : PUSH_FAILED;
+  for (uint32_t i = 0; i < w->ranks && call->err == WEFT_OK; i++) {
+    const full_process *p = full_process_at(w, i);
+    const bool has =
+        p != NULL && p->got_count > 0 && p->got[p->got_count - 1] == call->push;
+    if (has) {
+      push->epoch = p->session_epoch;
+      push->boot = w->boot;
+      check_session(w, call, p->session_epoch);
+    }
+  }
+}
+
+static void check_finish(full *w, const full_call *call)
+{
+  const full_boot *b = full_now(w);
+  full_epoch *e = epoch_of_sequence(full_now(w), call->sequence);
+  if (call->err != WEFT_OK) {
+    return;
+  }
+  if (e == NULL || call->sequence > b->visible) {
+    full_break(w, "I2: finish answers %" PRIu64 ", which is not visible", call->sequence);
+    return;
+  }
+  check_pushes(w, e);
+  check_session(w, call, (uint64_t)(e - b->epochs));
+}
+
+/* The same key and body once more: the same answer. */
+static void check_repeat(full *w, const full_call *call)
+{
+  for (unsigned i = 0; i < w->call_count; i++) {
+    const full_call *first = &w->calls[i];
+    if (first == call) {
+      return;
+    }
+    if (first->open || first->key[0] == '\0' || strcmp(first->key, call->key) != 0 ||
+        first->type != call->type || first->err != WEFT_OK) {
+      continue;
+    }
+    if (call->err != WEFT_OK || call->sequence != first->sequence) {
+      full_break(w, "key %s: answered %" PRIu64 " first and %s %" PRIu64 " then",
+                 call->key, first->sequence, weft_err_name(call->err), call->sequence);
+    }
+  }
+}
+
+void full_check_answer(full *w, full_call *call)
+{
+  const full_boot *b = full_now(w);
+  check_in_time(w, call);
+  if (call->sequence > b->visible) {
+    full_break(w, "I2: an answer says %" PRIu64 ", %" PRIu64 " is visible",
+               call->sequence, b->visible);
+  }
+  if (call->sequence == b->visible && strcmp(call->got_version, b->version) != 0) {
+    full_break(w, "I2: an answer says '%s', '%s' is visible", call->got_version,
+               b->version);
+  }
+  if (call->key[0] != '\0') {
+    check_repeat(w, call);
+  }
+  if (call->type == WEFT_MSG_CLIENT_UPDATE) {
+    check_update(w, call);
+  } else if (call->type == WEFT_MSG_CLIENT_FINISH) {
+    check_finish(w, call);
+  }
+}
+
+/* The detailed view against the short one: a ready rank has what is visible, except while
+ * a change is on its way. */
+static void check_worker(full *w, const weft_json *root, const weft_json *shown)
+{
+  int64_t all = 0;
+  int64_t mine = 0;
+  const char *state = weft_json_str(weft_json_get(shown, "state"));
+  const char *session = weft_json_str(weft_json_get(root, "state"));
+  (void)weft_json_i64(weft_json_get(root, "weights_sequence"), &all);
+  (void)weft_json_i64(weft_json_get(shown, "sequence"), &mine);
+  if (state != NULL && session != NULL && strcmp(state, "ready") == 0 && mine != all &&
+      strcmp(session, "committing") != 0) {
+    full_break(w, "I2: a ready rank shows %" PRId64 ", %" PRId64 " is visible", mine,
+               all);
+  }
+}
+
+void full_check_status(full *w, const weft_buf *json)
+{
+  weft_json *root = NULL;
+  weft_why why;
+  if (weft_json_parse(json->data, json->len, NULL, &root, &why) != WEFT_OK) {
+    full_break(w, "I2: the status is no JSON: %s", why.text);
+    return;
+  }
+  const weft_json *workers = weft_json_get(root, "workers");
+  for (const weft_json *i = weft_json_first(workers); i != NULL; i = weft_json_next(i)) {
+    check_worker(w, root, i);
+  }
+  weft_json_free(root);
+}

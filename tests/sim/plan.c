@@ -1,0 +1,122 @@
+/* Making plans and printing them. */
+#include "plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014). */
+static uint64_t mixed(uint64_t *state)
+{
+  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+/* How often each kind is drawn, of 1,000: clients alone, and faults beside them. */
+static const unsigned weights[2][PLAN_KINDS] = {
+  { [PLAN_CALL] = 550,
+    [PLAN_TRAINER] = 140,
+    [PLAN_RETRY] = 70,
+    [PLAN_GONE] = 50,
+    [PLAN_PIN] = 90,
+    [PLAN_UNPIN] = 40,
+    [PLAN_NET] = 30,
+    [PLAN_DEVICE] = 30 },
+  { [PLAN_CALL] = 250,
+    [PLAN_TRAINER] = 220,
+    [PLAN_RETRY] = 30,
+    [PLAN_GONE] = 30,
+    [PLAN_PIN] = 60,
+    [PLAN_UNPIN] = 30,
+    [PLAN_KILL] = 70,
+    [PLAN_FREEZE] = 45,
+    [PLAN_THAW] = 45,
+    [PLAN_CUT] = 30,
+    [PLAN_NET] = 50,
+    [PLAN_DEVICE] = 40,
+    [PLAN_FAIL] = 25,
+    [PLAN_START] = 15,
+    [PLAN_JOURNAL] = 25,
+    [PLAN_ALLOC] = 15,
+    [PLAN_FLOOD] = 8,
+    [PLAN_ENGINE_STOP] = 7,
+    [PLAN_ENGINE_CRASH] = 5 },
+};
+
+static plan_kind draw(uint64_t *rng, bool calm)
+{
+  const unsigned *w = weights[calm ? 0 : 1];
+  uint64_t k = mixed(rng) % 1000;
+  for (unsigned i = 0; i < PLAN_KINDS; i++) {
+    if (k < w[i]) {
+      return (plan_kind)i;
+    }
+    k -= w[i];
+  }
+  return PLAN_CALL;
+}
+
+void plan_make(plan *p, uint64_t seed)
+{
+  uint64_t rng = seed * 0x2545f4914f6cdd1du + 1;
+  *p = (plan){ .calm = mixed(&rng) % 8 == 0 };
+  p->opts = (full_opts){ .seed = seed,
+                         .ranks = 1 + (uint32_t)(mixed(&rng) % FULL_RANKS),
+                         .with_journal = mixed(&rng) % 3 != 0,
+                         .joined = mixed(&rng) % 2 != 0,
+                         .lease_ms = !p->calm && mixed(&rng) % 4 == 0 ? 3000 : 0 };
+  p->count = 24 + (unsigned)(mixed(&rng) % (PLAN_ACTIONS - 24));
+  for (unsigned i = 0; i < p->count; i++) {
+    plan_action *a = &p->actions[i];
+    a->kind = draw(&rng, p->calm);
+    a->a = (uint32_t)mixed(&rng);
+    a->b = (uint32_t)mixed(&rng);
+    a->c = (uint32_t)mixed(&rng);
+    const uint64_t gap = mixed(&rng) % 16;
+    a->gap_ms = gap == 0  ? 4000 + (uint32_t)(mixed(&rng) % 4000)
+                : gap < 6 ? (uint32_t)(mixed(&rng) % 4)
+                          : (uint32_t)(mixed(&rng) % 400);
+  }
+}
+
+const char *plan_name(plan_kind kind)
+{
+  static const char *const names[PLAN_KINDS] = {
+    [PLAN_CALL] = "call",
+    [PLAN_TRAINER] = "trainer",
+    [PLAN_RETRY] = "retry with the same key",
+    [PLAN_GONE] = "connection closes",
+    [PLAN_PIN] = "pin",
+    [PLAN_UNPIN] = "unpin",
+    [PLAN_KILL] = "kill a worker",
+    [PLAN_FREEZE] = "stop a worker",
+    [PLAN_THAW] = "continue a worker",
+    [PLAN_CUT] = "cut a link",
+    [PLAN_NET] = "slow, doubling or losing link",
+    [PLAN_DEVICE] = "slow or hanging device thread",
+    [PLAN_FAIL] = "failing transfer",
+    [PLAN_START] = "slow or failing start or exit",
+    [PLAN_JOURNAL] = "failing, torn, slow or hanging fsync",
+    [PLAN_ALLOC] = "failed allocation",
+    [PLAN_FLOOD] = "full mailbox",
+    [PLAN_ENGINE_STOP] = "stop and continue the engine",
+    [PLAN_ENGINE_CRASH] = "crash of the engine",
+  };
+  return names[kind];
+}
+
+void plan_print(const plan *p, const bool *left_out)
+{
+  (void)fprintf(stderr, "  %u ranks, %s, %s, lease %u ms%s\n", (unsigned)p->opts.ranks,
+                p->opts.joined ? "joined" : "children",
+                p->opts.with_journal ? "journal" : "no journal",
+                (unsigned)p->opts.lease_ms, p->calm ? ", calm" : "");
+  for (unsigned i = 0; i < p->count; i++) {
+    const plan_action *a = &p->actions[i];
+    if (left_out == NULL || !left_out[i]) {
+      (void)fprintf(stderr, "  %2u %s (%u %u %u), then %u ms\n", i, plan_name(a->kind),
+                    (unsigned)a->a, (unsigned)a->b, (unsigned)a->c, (unsigned)a->gap_ms);
+    }
+  }
+}
