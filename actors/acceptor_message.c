@@ -2,6 +2,8 @@
 #include "weft/buf.h"
 #include "weft/digest.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Of the route, the body and what else decides; not of timeout_s: who repeats a call may
@@ -114,6 +116,16 @@ static weft_msg *make_query(weft_ctx *ctx, weft_query what)
   return weft_msg_make(ctx, &m.h);
 }
 
+static weft_msg *make_versions(weft_ctx *ctx, const wefti_request *rq)
+{
+  char limit[16];
+  const int len = snprintf(limit, sizeof limit, "%" PRIu32, rq->query->limit);
+  const weft_client_query m = { .h = { .type = WEFT_MSG_CLIENT_QUERY },
+                                .what = WEFT_QUERY_VERSIONS,
+                                .arg = { limit, (uint32_t)len } };
+  return weft_msg_make(ctx, &m.h);
+}
+
 weft_msg *wefti_request_message(weft_ctx *ctx, const wefti_request *rq)
 {
   switch ((wefti_route)rq->call->route) {
@@ -150,6 +162,8 @@ weft_msg *wefti_request_message(weft_ctx *ctx, const wefti_request *rq)
     return make_query(ctx, WEFT_QUERY_STATUS);
   case WEFTI_ROUTE_WEIGHTS:
     return make_query(ctx, WEFT_QUERY_WEIGHTS);
+  case WEFTI_ROUTE_VERSIONS:
+    return make_versions(ctx, rq);
   case WEFTI_ROUTE_READY:
     return make_query(ctx, WEFT_QUERY_READY);
   case WEFTI_ROUTE_ABORT_REQUESTS:

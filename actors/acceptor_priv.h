@@ -32,6 +32,7 @@ typedef enum wefti_route {
   WEFTI_ROUTE_WORLD_SIZE,
   WEFTI_ROUTE_STATUS,
   WEFTI_ROUTE_WEIGHTS,
+  WEFTI_ROUTE_VERSIONS,
   WEFTI_ROUTE_EVENTS,
   WEFTI_ROUTE_HEALTH,
   WEFTI_ROUTE_READY,
@@ -73,6 +74,7 @@ typedef struct wefti_query {
   const char *mode;    /* static; of pause */
   bool clear_cache, include_dp;
   uint64_t after; /* INT64_MAX when none was given */
+  uint32_t limit; /* of weight_versions */
 } wefti_query;
 /* false: *bad says why. */
 bool wefti_query_read(uint32_t route, const char *query, wefti_query *out,

@@ -3,7 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { VALUE_MAX = 64, INPUT_MAX = 100, TIMEOUT_MAX_S = 86400 };
+enum {
+  VALUE_MAX = 64,
+  INPUT_MAX = 100,
+  TIMEOUT_MAX_S = 86400,
+  LIMIT_DEFAULT = 100,
+  LIMIT_MAX = 10000
+};
 
 void wefti_problem_say(wefti_problem *bad, int status, const char *type,
                        const char *message)
@@ -189,10 +195,10 @@ static bool read_mode(const reader *rd, wefti_query *out)
   return false;
 }
 
-static bool read_after(const reader *rd, uint64_t *out)
+static bool read_number(const reader *rd, const char *key, uint64_t *out)
 {
   char value[VALUE_MAX];
-  if (!value_of(rd, "after", value)) {
+  if (!value_of(rd, key, value)) {
     return true;
   }
   uint64_t n = 0;
@@ -202,7 +208,7 @@ static bool read_after(const reader *rd, uint64_t *out)
     n = ok ? n * 10 + (uint64_t)(*p - '0') : n;
   }
   if (!ok) {
-    bad_value(rd->bad, "int_parsing", "after",
+    bad_value(rd->bad, "int_parsing", key,
               "Input should be a valid integer, unable to parse string as an integer",
               value);
     return false;
@@ -211,13 +217,34 @@ static bool read_after(const reader *rd, uint64_t *out)
   return true;
 }
 
+static bool read_limit(const reader *rd, uint32_t *out)
+{
+  uint64_t n = LIMIT_DEFAULT;
+  if (!read_number(rd, "limit", &n)) {
+    return false;
+  }
+  if (n < 1 || n > LIMIT_MAX) {
+    char value[VALUE_MAX];
+    (void)value_of(rd, "limit", value);
+    bad_value(rd->bad, n < 1 ? "greater_than_equal" : "less_than_equal", "limit",
+              n < 1 ? "Input should be greater than or equal to 1"
+                    : "Input should be less than or equal to 10000",
+              value);
+    return false;
+  }
+  *out = (uint32_t)n;
+  return true;
+}
+
 bool wefti_query_read(uint32_t route, const char *query, wefti_query *out,
                       wefti_problem *bad)
 {
   const reader rd = { query, bad };
-  *out = (wefti_query){
-    .mode = "abort", .clear_cache = true, .include_dp = true, .after = INT64_MAX
-  };
+  *out = (wefti_query){ .mode = "abort",
+                        .clear_cache = true,
+                        .include_dp = true,
+                        .after = INT64_MAX,
+                        .limit = LIMIT_DEFAULT };
   const wefti_route_fact *fact = wefti_route_fact_of(route);
   if (fact == NULL || query[0] == '\0') {
     return true;
@@ -235,7 +262,9 @@ bool wefti_query_read(uint32_t route, const char *query, wefti_query *out,
     return read_bool(&rd, "reset_running_requests", &unused) &&
            read_bool(&rd, "reset_external", &unused);
   case WEFTI_ROUTE_EVENTS:
-    return read_after(&rd, &out->after);
+    return read_number(&rd, "after", &out->after);
+  case WEFTI_ROUTE_VERSIONS:
+    return read_limit(&rd, &out->limit);
   default:
     return true;
   }

@@ -165,6 +165,12 @@ static const bad_row bad[] = {
     "valid boolean" },
   { ROW(WEFTI_ROUTE_RESET_PREFIX, "reset_external=x", NULL), 400, "query.reset_external",
     "valid boolean" },
+  { ROW(WEFTI_ROUTE_VERSIONS, "limit=0", NULL), 400, "query.limit",
+    "greater than or equal to 1" },
+  { ROW(WEFTI_ROUTE_VERSIONS, "limit=10001", NULL), 400, "query.limit",
+    "less than or equal to 10000" },
+  { ROW(WEFTI_ROUTE_VERSIONS, "limit=", NULL), 400, "query.limit", "valid integer" },
+  { ROW(WEFTI_ROUTE_VERSIONS, "limit=1e2", NULL), 400, "query.limit", "valid integer" },
   { ROW(WEFTI_ROUTE_EVENTS, "after=-1", NULL), 400, "query.after", "valid integer" },
   { ROW(WEFTI_ROUTE_EVENTS, "after=9999999999999999999999", NULL), 400, "query.after",
     "valid integer" },
@@ -622,17 +628,26 @@ static void queries_pass_the_engines_json_through(void **state)
   } rows[] = {
     { WEFTI_ROUTE_STATUS, WEFT_QUERY_STATUS },
     { WEFTI_ROUTE_WEIGHTS, WEFT_QUERY_WEIGHTS },
+    { WEFTI_ROUTE_VERSIONS, WEFT_QUERY_VERSIONS },
     { WEFTI_ROUTE_IS_PAUSED, WEFT_QUERY_PAUSED },
   };
   world w;
   world_open(&w);
   w.done.body = weft_buf_create("{\"is_paused\":false}", 19);
-  for (size_t i = 0; i < 3; i++) {
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     world_forget(&w);
     const answer *a = world_ask(&w, &ASK(rows[i].route, "", NULL));
     assert_int_equal(a->status, 200);
     assert_string_equal(a->body, "{\"is_paused\":false}");
     assert_int_equal(((const weft_client_query *)w.asked[0])->what, rows[i].what);
+  }
+  static const char *const limits[][2] = { { "", "100" },
+                                           { "limit=1", "1" },
+                                           { "limit=10000", "10000" } };
+  for (size_t i = 0; i < 3; i++) {
+    world_forget(&w);
+    (void)world_ask(&w, &ASK(WEFTI_ROUTE_VERSIONS, limits[i][0], NULL));
+    assert_string_equal(((const weft_client_query *)w.asked[0])->arg.p, limits[i][1]);
   }
   weft_buf_unref(w.done.body);
   world_close(&w);
