@@ -8,6 +8,7 @@
  *   engine_members.c  who is in, heartbeats, grants, fencing
  *   engine_status.c   status and events as JSON
  *   engine_check.c    questions that only workers can answer
+ *   engine_rearm.c    timers that found no memory, again
  *   engine_history.c  what was committed or aborted, for the journal and for people */
 #ifndef WEFT_ACTORS_ENGINE_H
 #define WEFT_ACTORS_ENGINE_H
@@ -119,12 +120,14 @@ typedef struct engine_member {
   uint32_t kind; /* weft_member_kind */
   uint32_t pid;
   uint64_t beat;        /* question under way, 0 = none */
+  uint64_t beat_timer;  /* until the next; 0 = none */
   uint64_t stamp_ns;    /* worker's clock in its last answer */
   uint64_t stamp_at_ms; /* our clock when that answer came */
   uint64_t
       granted_at_ms; /* stamp_at_ms of the newest stamp that a grant echoed; 0 = never */
   uint64_t fence_timer;
-  bool no_grant; /* being fenced */
+  uint64_t fenced_at_ms; /* of LOST: when its last grant has run out */
+  bool no_grant;         /* being fenced */
   /* Of the rank, over its incarnations: digest of what it has to hold for what is
    * visible, and for the change whose record was issued. */
   uint64_t digest_hi, digest_lo;
@@ -236,6 +239,7 @@ typedef struct engine {
 
   engine_visible visible;
   engine_change change;
+  uint64_t issue_timer; /* a finish waits for an earlier life's grants; 0 = none */
   engine_last last;
   struct engine_history *history;
   weft_buf *sources; /* of the visible weights, or NULL */
@@ -282,6 +286,9 @@ void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call); /* takes call
 void engine_wake_waiting(weft_ctx *ctx,
                          engine *e); /* something has ended: try who waits */
 void engine_move(weft_ctx *ctx, engine *e, wefti_session_state to);
+
+/* ---- engine_rearm.c; after every message */
+void engine_rearm(weft_ctx *ctx, engine *e);
 
 /* ---- engine_call.c */
 /* A call made from a client message; NULL after having answered (bad, repeat, no memory).
@@ -346,6 +353,8 @@ void engine_fence(weft_ctx *ctx, engine *e, uint32_t rank, const char *why);
 void engine_fence_due(weft_ctx *ctx, engine *e, uint32_t rank, uint64_t timer);
 void engine_admit_arrivals(weft_ctx *ctx, engine *e); /* after a commit */
 void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank);
+/* Starts again what timers found no memory. */
+void engine_members_rearm(weft_ctx *ctx, engine *e);
 bool engine_member_usable(const engine_member *m); /* can be asked something */
 /* false and the reason when not all ranks are in and have what is visible. */
 bool engine_ready(const engine *e, char *reason, size_t cap);

@@ -87,6 +87,16 @@ static void on_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
     engine_op_due(ctx, e, e->change.call);
     return;
   }
+  if (e->abort_call != NULL && e->abort_call->due_timer == timer) {
+    engine_call *by = e->abort_call;
+    e->abort_call = NULL;
+    by->due_timer = 0;
+    engine_answer_err(ctx, e, by, WEFT_E_TIMEOUT,
+                      "%s: not all workers have let go yet; those that do not will be "
+                      "fenced, and the session ends all the same",
+                      engine_call_name(by->kind));
+    return;
+  }
   engine_call *call = take_waiting(e, is_due, timer);
   if (call != NULL) {
     call->due_timer = 0;
@@ -396,6 +406,7 @@ static void on_timer(weft_ctx *ctx, engine *e, const weft_timer_msg *t)
     engine_fence_due(ctx, e, low, t->id);
     break;
   case TIMER_ISSUE:
+    e->issue_timer = e->issue_timer == t->id ? 0 : e->issue_timer;
     if (e->session.state == WEFTI_FINISHING && (uint32_t)e->session.epoch == low) {
       engine_issue(ctx, e);
     }
@@ -503,9 +514,8 @@ static void on_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   }
 }
 
-static weft_err engine_core_on(weft_ctx *ctx, void *self, const weft_msg *msg)
+static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
 {
-  engine *e = self;
   switch (msg->type) {
   case WEFT_MSG_CLIENT_QUERY:
     engine_query(ctx, e, (const weft_client_query *)msg);
@@ -554,6 +564,13 @@ static weft_err engine_core_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     }
     return WEFT_OK; /* others, late or from newer peers, are not ours to die of */
   }
+}
+
+static weft_err engine_core_on(weft_ctx *ctx, void *self, const weft_msg *msg)
+{
+  const weft_err err = take_message(ctx, self, msg);
+  engine_rearm(ctx, self);
+  return err;
 }
 
 const weft_actor_class wefti_engine_core_class = {

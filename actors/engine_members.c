@@ -159,7 +159,8 @@ void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank)
   if (!engine_member_usable(m)) {
     return; /* the next incarnation starts its own */
   }
-  (void)weft_timer_start(ctx, e->args.beat_ms, ENGINE_TAG(TIMER_BEAT, rank));
+  weft_timer_cancel(ctx, m->beat_timer);
+  m->beat_timer = weft_timer_start(ctx, e->args.beat_ms, ENGINE_TAG(TIMER_BEAT, rank));
   if (m->beat != 0) {
     return;
   }
@@ -246,7 +247,9 @@ static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
                  const char *why)
 {
   weft_ask_cancel(ctx, m->beat);
+  weft_timer_cancel(ctx, m->beat_timer);
   m->beat = 0;
+  m->beat_timer = 0;
   m->no_grant = true;
   m->state = MEMBER_LOST;
   (void)snprintf(m->why, sizeof m->why, "%s", why);
@@ -255,6 +258,7 @@ static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
   engine_publish_worker(ctx, e, m, "down");
   const uint64_t now = weft_now_ms(ctx);
   const uint64_t over = m->granted_at_ms == 0 ? now : m->granted_at_ms + e->args.fence_ms;
+  m->fenced_at_ms = over;
   if (!is_fenced && over > now) {
     m->fence_timer = weft_timer_start(ctx, over - now, ENGINE_TAG(TIMER_FENCE, m->rank));
   }
@@ -318,5 +322,25 @@ void engine_fence_due(weft_ctx *ctx, engine *e, uint32_t rank, uint64_t timer)
   engine_member *m = &e->members[rank];
   if (m->state == MEMBER_LOST && m->fence_timer == timer) {
     fenced(ctx, e, m);
+  }
+}
+
+void engine_members_rearm(weft_ctx *ctx, engine *e)
+{
+  const uint64_t now = weft_now_ms(ctx);
+  for (uint32_t i = 0; i < e->world; i++) {
+    engine_member *m = &e->members[i];
+    if (engine_member_usable(m) && m->beat_timer == 0) {
+      m->beat_timer = weft_timer_start(ctx, e->args.beat_ms, ENGINE_TAG(TIMER_BEAT, i));
+    }
+    if (m->state != MEMBER_LOST || m->fence_timer != 0) {
+      continue;
+    }
+    if (m->fenced_at_ms > now) {
+      m->fence_timer =
+          weft_timer_start(ctx, m->fenced_at_ms - now, ENGINE_TAG(TIMER_FENCE, i));
+    } else {
+      fenced(ctx, e, m);
+    }
   }
 }

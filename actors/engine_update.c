@@ -280,6 +280,34 @@ static bool digest_is_wanted(weft_ctx *ctx, engine *e)
   return false;
 }
 
+/* A rank that has lost its weights cannot know which tensors did not come.  false after
+ * the session was dropped. */
+static bool sets_are_whole(weft_ctx *ctx, engine *e)
+{
+  for (uint32_t i = 0; i < e->world && e->visible.weights_sequence != 0; i++) {
+    const engine_member *m = &e->members[i];
+    const engine_reply *r = &e->round.replies[i];
+    /* next_tensors: of what the rank installed for what is visible now. */
+    if (m->state != MEMBER_BEHIND || r->tensors >= m->next_tensors) {
+      continue;
+    }
+    char culprits[32];
+    (void)snprintf(culprits, sizeof culprits, "rank %" PRIu32, i);
+    engine_answer a = { .err = WEFT_E_FAILED,
+                        .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                        .phase = engine_phase_name(PHASE_FINISH),
+                        .culprits = culprits };
+    (void)snprintf(a.message, sizeof a.message,
+                   "%s failed: rank %" PRIu32 " has no weights and got %" PRIu64
+                   " of %" PRIu64 " tensors; weights and version are unchanged, push "
+                   "every tensor to bring it back",
+                   engine_call_name(CALL_FINISH), i, r->tensors, m->next_tensors);
+    engine_op_failed(ctx, e, &a);
+    return false;
+  }
+  return true;
+}
+
 static void finished(weft_ctx *ctx, engine *e, bool all_ok)
 {
   if (!all_ok && all_refused_correctably(e)) {
@@ -290,7 +318,7 @@ static void finished(weft_ctx *ctx, engine *e, bool all_ok)
     round_failed(ctx, e);
     return;
   }
-  if (!digests_agree(ctx, e) || !digest_is_wanted(ctx, e)) {
+  if (!digests_agree(ctx, e) || !sets_are_whole(ctx, e) || !digest_is_wanted(ctx, e)) {
     return;
   }
   const engine_reply *r = &e->round.replies[0];
@@ -396,7 +424,8 @@ void engine_issue(weft_ctx *ctx, engine *e)
     return;
   }
   if (wait > 0) {
-    (void)weft_timer_start(ctx, wait, ENGINE_TAG(TIMER_ISSUE, e->session.epoch));
+    e->issue_timer =
+        weft_timer_start(ctx, wait, ENGINE_TAG(TIMER_ISSUE, e->session.epoch));
     return;
   }
   engine_move(ctx, e, WEFTI_COMMITTING);
@@ -544,6 +573,10 @@ void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *r
   weft_timer_cancel(ctx, e->session.lease_timer);
   e->session.lease_timer = 0;
   e->abort_call = by;
+  if (by != NULL) {
+    by->due_timer =
+        weft_timer_start(ctx, left_ms(ctx, by), ENGINE_TAG(TIMER_CALL_DUE, 3));
+  }
   (void)snprintf(e->last_abort, sizeof e->last_abort, "%s", reason);
   e->last_abort_epoch = e->session.epoch;
   const bool was_init = e->session.state == WEFTI_INIT;
