@@ -341,8 +341,10 @@ static void check_in_time(full *w, const full_call *call)
   const uint64_t took = call->answered_ms - call->asked_ms;
   if (took > call->allowed_ms + 1000 && w->excused_until <= call->asked_ms &&
       !w->engine_frozen) {
-    full_break(w, "I5: client %u was answered after %" PRIu64 " ms of %" PRIu64 ": %s",
-               call->client, took, call->allowed_ms, call->message);
+    full_break(w,
+               "I5: %s of client %u was answered after %" PRIu64 " ms of %" PRIu64 ": %s",
+               weft_msg_desc_of(weft_messages(), call->type)->name, call->client, took,
+               call->allowed_ms, call->message);
   }
 }
 

@@ -9,7 +9,7 @@
 
 enum {
   TRAINER_MS = 30000,
-  HEAL_MS = 25000,
+  HEAL_MS = 36000,
   SETTLE_MS = 120000,
   ALL = (1 << FULL_TENSORS) - 1
 };
