@@ -232,6 +232,7 @@ def fill_and_free(w, a, full, free):
     w.ok("/update_weights", w.file_source(a))
     full()
     finish = Background(w.post, "/finish_weight_update?timeout_s=60", {"weight_version": "step-2"})
+    until(lambda: w.status()["state"] == "committing", "the finish has come to its record", 20)
     r = until(lambda: (lambda x: x if x.status == 503 else None)(
         w.post("/update_weight_version?timeout_s=1", {"new_version": "no"})),
         "mutating calls get 503", 20)
@@ -281,11 +282,9 @@ def test_a_full_disk():
                 with contextlib.suppress(OSError), open(small / "filler", "wb", buffering=0) as f:
                     while True:
                         f.write(b"x" * 4096)
-                with contextlib.suppress(OSError), open(newest_segment(state), "ab"):
-                    pass
+
             with Daemon("--state-dir", state, workers=1) as w:
-                # the segment's last page has room: fill it with history that nobody waits for
-                def fuller():
+                def fuller():  # the page that is there already has room for a record: not for it
                     full()
                     size = newest_segment(state).stat().st_size
                     resource.prlimit(w.process.pid, resource.RLIMIT_FSIZE, (size, INF))
