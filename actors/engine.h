@@ -84,13 +84,20 @@ typedef struct engine_answer {
   char message[ENGINE_TEXT_MAX];
 } engine_answer;
 
+/* A repeat that waits for the answer of the call under way, until its own deadline. */
+typedef struct engine_idem_waiter {
+  weft_return ret;
+  engine_call_kind kind;
+  uint64_t started_ms, due_timer;
+} engine_idem_waiter;
+
 typedef struct engine_idem {
   char key[128]; /* "" = free slot */
   uint64_t body_hash;
   uint64_t used; /* order of use; the oldest finished one is replaced */
   bool done;
   unsigned waiter_count;
-  weft_return waiters[ENGINE_IDEM_WAITERS];
+  engine_idem_waiter waiters[ENGINE_IDEM_WAITERS];
   weft_client_done *answer; /* deep copy, when done */
 } engine_idem;
 
@@ -309,6 +316,8 @@ void engine_reply_to(weft_ctx *ctx, engine *e, weft_return ret, engine_call_kind
                      uint64_t started_ms, const engine_answer *a);
 weft_err engine_idem_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;
 void engine_idem_fini(weft_ctx *ctx, engine *e);
+bool engine_idem_due(weft_ctx *ctx, engine *e,
+                     uint64_t timer); /* false: not a waiter's */
 
 /* ---- engine_update.c; each takes call */
 void engine_init_begin(weft_ctx *ctx, engine *e, engine_call *call);

@@ -96,7 +96,8 @@ static void tell(weft_ctx *ctx, engine *e, engine_call *call, const engine_answe
     return;
   }
   for (unsigned i = 0; i < slot->waiter_count; i++) {
-    (void)weft_reply(ctx, slot->waiters[i], weft_msg_make(ctx, &done.h));
+    (void)weft_reply(ctx, slot->waiters[i].ret, weft_msg_make(ctx, &done.h));
+    weft_timer_cancel(ctx, slot->waiters[i].due_timer);
   }
   slot->waiter_count = 0;
   if (!final) {
@@ -227,7 +228,14 @@ static bool idem_admit(weft_ctx *ctx, engine *e, engine_call *call, weft_str key
   if (slot->done) {
     (void)weft_reply(ctx, call->ret, weft_msg_make(ctx, &slot->answer->h));
   } else if (slot->waiter_count < ENGINE_IDEM_WAITERS) {
-    slot->waiters[slot->waiter_count++] = call->ret;
+    const uint64_t now = weft_now_ms(ctx);
+    slot->waiters[slot->waiter_count++] = (engine_idem_waiter){
+      .ret = call->ret,
+      .kind = call->kind,
+      .started_ms = call->started_ms,
+      .due_timer = weft_timer_start(ctx, call->due_ms > now ? call->due_ms - now : 1,
+                                    ENGINE_TAG(TIMER_CALL_DUE, 4)),
+    };
   } else {
     engine_answer_err(ctx, e, call, WEFT_E_UNAVAIL,
                       "%s: %d repeats of Idempotency-Key '%s' wait already; try again",
@@ -235,6 +243,28 @@ static bool idem_admit(weft_ctx *ctx, engine *e, engine_call *call, weft_str key
     return false;
   }
   engine_call_free(ctx, e, call);
+  return false;
+}
+
+bool engine_idem_due(weft_ctx *ctx, engine *e, uint64_t timer)
+{
+  for (size_t i = 0; i < ENGINE_IDEM_KEPT; i++) {
+    engine_idem *slot = &e->idem[i];
+    for (unsigned k = 0; k < slot->waiter_count; k++) {
+      if (slot->waiters[k].due_timer != timer) {
+        continue;
+      }
+      const engine_idem_waiter w = slot->waiters[k];
+      slot->waiters[k] = slot->waiters[--slot->waiter_count];
+      engine_answer a = { .err = WEFT_E_TIMEOUT, .outcome = WEFT_OUTCOME_UNKNOWN };
+      (void)snprintf(a.message, sizeof a.message,
+                     "%s: the call with Idempotency-Key '%.127s' is still under way; "
+                     "repeat it to get its answer",
+                     engine_call_name(w.kind), slot->key);
+      engine_reply_to(ctx, e, w.ret, w.kind, w.started_ms, &a);
+      return true;
+    }
+  }
   return false;
 }
 

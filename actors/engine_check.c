@@ -15,7 +15,8 @@ typedef struct engine_check {
   engine_call *call; /* NULL: a query, answered through ret */
   weft_return ret;
   uint64_t started_ms;
-  uint32_t what; /* weft_query */
+  uint32_t what;             /* weft_query */
+  uint64_t weights_sequence; /* visible when asked */
   uint32_t open;
   uint64_t *corr;   /* [world], 0 = not asked or answered */
   weft_buf **parts; /* [world] */
@@ -215,6 +216,14 @@ static weft_buf *compare(const engine *e, const engine_check *c, weft_why *why)
 
 /* ---- all parts are here, or one failed */
 
+/* A rank may have published what is not visible yet: its table would stand under the
+ * wrong version. */
+static bool weights_changed(const engine *e, const engine_check *c)
+{
+  return c->weights_sequence != e->visible.weights_sequence ||
+         e->session.state == WEFTI_COMMITTING;
+}
+
 static void end(weft_ctx *ctx, engine *e, engine_check *c)
 {
   engine_answer a = { .err = c->err };
@@ -222,6 +231,8 @@ static void end(weft_ctx *ctx, engine *e, engine_check *c)
   weft_buf *body = NULL;
   if (c->err != WEFT_OK) {
     (void)snprintf(a.message, sizeof a.message, "%s", c->text);
+  } else if (c->what == WEFT_QUERY_WEIGHTS && weights_changed(e, c)) {
+    why = (weft_why){ WEFT_E_UNAVAIL, "the weights were changing meanwhile; ask again" };
   } else if (c->what == WEFT_QUERY_WEIGHTS) {
     body = weights_body(e, c->parts[0]);
   } else if (c->what == WEFT_QUERY_RESET) {
@@ -233,7 +244,9 @@ static void end(weft_ctx *ctx, engine *e, engine_check *c)
   }
   if (c->err == WEFT_OK && body == NULL) {
     a.err = why.err;
-    (void)snprintf(a.message, sizeof a.message, "weight_checker: %.400s", why.text);
+    (void)snprintf(a.message, sizeof a.message, "%s: %.400s",
+                   c->what == WEFT_QUERY_WEIGHTS ? "weights" : "weight_checker",
+                   why.text);
   }
   a.body = body;
   answer(ctx, e, c, &a);
@@ -301,6 +314,7 @@ static void begin(weft_ctx *ctx, engine *e, engine_call *call, weft_return ret,
   c->ret = ret;
   c->what = what;
   c->started_ms = now;
+  c->weights_sequence = e->visible.weights_sequence;
   c->next = e->checks;
   e->checks = c;
   const uint64_t within_ms = call == NULL         ? QUERY_MS

@@ -97,6 +97,9 @@ static void on_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
                       engine_call_name(by->kind));
     return;
   }
+  if (engine_idem_due(ctx, e, timer)) {
+    return;
+  }
   engine_call *call = take_waiting(e, is_due, timer);
   if (call != NULL) {
     call->due_timer = 0;

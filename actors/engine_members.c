@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ADOPT_MS = 5000 };
+enum { ADOPT_MS = 5000, FENCE_AGAIN_MS = 1000 };
 
 weft_err engine_members_init(weft_ctx *ctx, engine *e)
 {
@@ -242,6 +242,23 @@ static void fenced(weft_ctx *ctx, engine *e, engine_member *m)
   engine_admit_arrivals(ctx, e);
 }
 
+/* Own children serve readers without a grant: only their exit fences them. */
+static bool grant_fences(const engine_member *m)
+{
+  return m->kind != WEFT_MEMBER_CHILD;
+}
+
+/* Until LOST turns into ABSENT: when the grant has run out, or to ask for its end anew.
+ */
+static uint64_t fenced_at(weft_ctx *ctx, const engine *e, const engine_member *m)
+{
+  const uint64_t now = weft_now_ms(ctx);
+  if (!grant_fences(m)) {
+    return now + FENCE_AGAIN_MS;
+  }
+  return m->granted_at_ms == 0 ? now : m->granted_at_ms + e->args.fence_ms;
+}
+
 /* m is not to be asked anything any more; it may serve readers until it is fenced. */
 static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
                  const char *why)
@@ -257,7 +274,7 @@ static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
            m->rank, why, m->incarnation);
   engine_publish_worker(ctx, e, m, "down");
   const uint64_t now = weft_now_ms(ctx);
-  const uint64_t over = m->granted_at_ms == 0 ? now : m->granted_at_ms + e->args.fence_ms;
+  const uint64_t over = fenced_at(ctx, e, m);
   m->fenced_at_ms = over;
   if (!is_fenced && over > now) {
     m->fence_timer = weft_timer_start(ctx, over - now, ENGINE_TAG(TIMER_FENCE, m->rank));
@@ -296,32 +313,53 @@ void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *dow
   lost(ctx, e, m, down->fenced != 0, down->why.p == NULL ? "went down" : down->why.p);
 }
 
+static void ask_supervisor(weft_ctx *ctx, engine *e, const engine_member *m,
+                           const char *why)
+{
+  if (e->supervisor != 0) {
+    (void)weft_send(
+        ctx, e->supervisor,
+        weft_msg_make(ctx, &(weft_member_fence){ .h.type = WEFT_MSG_MEMBER_FENCE,
+                                                 .h.flags = WEFT_MSG_F_RESERVED,
+                                                 .rank = m->rank,
+                                                 .incarnation = m->incarnation,
+                                                 .why = { why, (uint32_t)strlen(why) } }
+                                .h));
+  }
+}
+
 void engine_fence(weft_ctx *ctx, engine *e, uint32_t rank, const char *why)
 {
   engine_member *m = &e->members[rank];
   if (m->state == MEMBER_ABSENT) {
     return;
   }
-  if (e->supervisor != 0) {
-    (void)weft_send(
-        ctx, e->supervisor,
-        weft_msg_make(ctx, &(weft_member_fence){ .h.type = WEFT_MSG_MEMBER_FENCE,
-                                                 .h.flags = WEFT_MSG_F_RESERVED,
-                                                 .rank = rank,
-                                                 .incarnation = m->incarnation,
-                                                 .why = { why, (uint32_t)strlen(why) } }
-                                .h));
-  }
+  ask_supervisor(ctx, e, m, why);
   if (m->state != MEMBER_LOST) {
     lost(ctx, e, m, false, why);
   }
+}
+
+/* The grant of a lost member has run out.  A child that has not exited yet may not have
+ * been killed: the message to the supervisor can be lost for want of memory. */
+static void fence_over(weft_ctx *ctx, engine *e, engine_member *m)
+{
+  if (grant_fences(m)) {
+    fenced(ctx, e, m);
+    return;
+  }
+  ask_supervisor(ctx, e, m, m->why);
+  m->fenced_at_ms = fenced_at(ctx, e, m);
+  m->fence_timer =
+      weft_timer_start(ctx, FENCE_AGAIN_MS, ENGINE_TAG(TIMER_FENCE, m->rank));
 }
 
 void engine_fence_due(weft_ctx *ctx, engine *e, uint32_t rank, uint64_t timer)
 {
   engine_member *m = &e->members[rank];
   if (m->state == MEMBER_LOST && m->fence_timer == timer) {
-    fenced(ctx, e, m);
+    m->fence_timer = 0;
+    fence_over(ctx, e, m);
   }
 }
 
@@ -340,7 +378,7 @@ void engine_members_rearm(weft_ctx *ctx, engine *e)
       m->fence_timer =
           weft_timer_start(ctx, m->fenced_at_ms - now, ENGINE_TAG(TIMER_FENCE, i));
     } else {
-      fenced(ctx, e, m);
+      fence_over(ctx, e, m);
     }
   }
 }

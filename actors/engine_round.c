@@ -312,14 +312,17 @@ bool engine_round_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
 void engine_round_lost(weft_ctx *ctx, engine *e, uint32_t rank, const char *why)
 {
   engine_reply *r = &e->round.replies[rank];
-  if (e->round.phase == PHASE_NONE || r->state != REPLY_ASKED ||
-      absence_is_fine(e->round.phase)) {
+  if (e->round.phase == PHASE_NONE || absence_is_fine(e->round.phase) ||
+      (r->state != REPLY_ASKED && r->state != REPLY_OK)) {
     return;
   }
-  weft_ask_cancel(ctx, r->corr);
-  r->corr = 0;
-  reply_fail(r, WEFT_E_DOWN, why);
-  e->round.open--;
+  if (r->state == REPLY_ASKED) {
+    weft_ask_cancel(ctx, r->corr);
+    r->corr = 0;
+    e->round.open--;
+  }
+  reply_fail(r, WEFT_E_DOWN,
+             why); /* also one that had answered: it died with its answer */
   end_if_over(ctx, e);
 }
 

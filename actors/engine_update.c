@@ -334,6 +334,7 @@ void engine_finish_begin(weft_ctx *ctx, engine *e, engine_call *call)
 {
   leave_open(ctx, e, call, WEFTI_FINISHING);
   const uint64_t left = left_ms(ctx, call);
+  call->due_timer = weft_timer_start(ctx, left, ENGINE_TAG(TIMER_CALL_DUE, 0));
   const uint64_t kept = reserve_ms(call);
   engine_round_begin(ctx, e, PHASE_FINISH, left > kept ? left - kept : 1, finished);
 }
@@ -403,6 +404,31 @@ static uint64_t earlier_grants_ms(weft_ctx *ctx, const engine *e)
   return e->joined_ever && now < over ? over - now : 0;
 }
 
+/* false after the session was dropped: a rank has died since it answered FINISH, and what
+ * it had installed is gone with it. */
+static bool all_still_hold_it(weft_ctx *ctx, engine *e)
+{
+  for (uint32_t i = 0; i < e->world; i++) {
+    const engine_member *m = &e->members[i];
+    if (engine_member_usable(m) && m->incarnation == e->round.replies[i].incarnation) {
+      continue;
+    }
+    char culprits[32];
+    (void)snprintf(culprits, sizeof culprits, "rank %" PRIu32, i);
+    engine_answer a = { .err = WEFT_E_DOWN,
+                        .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                        .phase = engine_phase_name(PHASE_FINISH),
+                        .culprits = culprits };
+    (void)snprintf(a.message, sizeof a.message,
+                   "%s failed: rank %" PRIu32 " went down after it had installed the "
+                   "weights (%s); weights and version are unchanged, the session is over",
+                   engine_call_name(CALL_FINISH), i, m->why);
+    engine_op_failed(ctx, e, &a);
+    return false;
+  }
+  return true;
+}
+
 /* From here on nothing aborts. */
 void engine_issue(weft_ctx *ctx, engine *e)
 {
@@ -428,14 +454,15 @@ void engine_issue(weft_ctx *ctx, engine *e)
         weft_timer_start(ctx, wait, ENGINE_TAG(TIMER_ISSUE, e->session.epoch));
     return;
   }
+  if (!all_still_hold_it(ctx, e)) {
+    return;
+  }
   engine_move(ctx, e, WEFTI_COMMITTING);
   e->change = (engine_change){ .pending = true,
                                .elapsed_ms = weft_now_ms(ctx) - e->session.opened_ms,
                                .operation = engine_call_name(CALL_FINISH),
                                .sources = engine_sources_of_finish(e) };
   next_weights(ctx, e, &e->change.next);
-  e->call->due_timer =
-      weft_timer_start(ctx, left_ms(ctx, e->call), ENGINE_TAG(TIMER_CALL_DUE, 0));
   record(ctx, e);
 }
 
@@ -480,11 +507,13 @@ static void published(weft_ctx *ctx, engine *e, bool all_ok)
 {
   (void)all_ok; /* a round of PUBLISH ends when all have confirmed or are fenced */
   char fenced[256] = "";
+  size_t at = 0;
   for (uint32_t i = 0; i < e->world; i++) {
-    const size_t at = strlen(fenced);
-    if (e->round.replies[i].err != WEFT_OK) {
-      (void)snprintf(fenced + at, sizeof fenced - at, "%s%" PRIu32, at == 0 ? "" : ",",
-                     i);
+    char rank[16];
+    (void)snprintf(rank, sizeof rank, "%s%" PRIu32, at == 0 ? "" : ",", i);
+    if (e->round.replies[i].err != WEFT_OK && at + strlen(rank) < sizeof fenced) {
+      memcpy(fenced + at, rank, strlen(rank) + 1); /* whole numbers only */
+      at += strlen(rank);
     }
   }
   become_visible(ctx, e, fenced);
@@ -520,6 +549,19 @@ void engine_record_again(weft_ctx *ctx, engine *e)
 void engine_op_due(weft_ctx *ctx, engine *e, engine_call *call)
 {
   call->due_timer = 0;
+  if (call == e->call && e->session.state == WEFTI_FINISHING) {
+    /* The record of a label before it has not become durable. */
+    engine_answer late = { .err = WEFT_E_TIMEOUT,
+                           .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                           .phase = engine_phase_name(PHASE_FINISH) };
+    (void)snprintf(
+        late.message, sizeof late.message,
+        "%s failed: its deadline came before its record could be issued; weights "
+        "and version are unchanged, the session is over",
+        engine_call_name(call->kind));
+    engine_op_failed(ctx, e, &late);
+    return;
+  }
   engine_answer a = { .err = WEFT_E_TIMEOUT,
                       .outcome = WEFT_OUTCOME_UNKNOWN,
                       .phase = e->change.recorded ? engine_phase_name(PHASE_PUBLISH)

@@ -400,6 +400,9 @@ static void check_repeat(full *w, const full_call *call)
         first->type != call->type || first->err != WEFT_OK) {
       continue;
     }
+    if (call->err == WEFT_E_NOMEM && w->allocs_failed > 0) {
+      return;
+    }
     if (call->err != WEFT_OK || call->sequence != first->sequence) {
       full_break(w, "key %s: answered %" PRIu64 " first and %s %" PRIu64 " then",
                  call->key, first->sequence, weft_err_name(call->err), call->sequence);
