@@ -156,7 +156,8 @@ static void a_failure_in_any_phase_changes_nothing_and_the_next_push_works(void 
   (void)state;
   static const uint16_t phases[] = { WEFT_MSG_W_START, WEFT_MSG_W_ACCEPT, WEFT_MSG_W_GO,
                                      WEFT_MSG_W_FINISH };
-  static const enum world_fault_kind kinds[] = { FAULT_REFUSE, FAULT_MUTE, FAULT_CRASH, FAULT_FREEZE };
+  static const enum world_fault_kind kinds[] = { FAULT_REFUSE, FAULT_MUTE, FAULT_CRASH,
+                                                 FAULT_FREEZE };
   for (size_t p = 0; p < 4; p++) {
     for (size_t k = 0; k < 4; k++) {
       start(NULL);
@@ -489,6 +490,60 @@ static void a_worker_that_dies_between_calls_ends_the_session(void **state)
   stop();
 }
 
+/* Rank 0 has done its part when it dies; rank 1 still works on its own. */
+static void a_rank_that_dies_after_its_answer_fails_the_phase(void **state)
+{
+  (void)state;
+  static const uint16_t phases[] = { WEFT_MSG_W_START, WEFT_MSG_W_GO, WEFT_MSG_W_FINISH };
+  for (size_t p = 0; p < 3; p++) {
+    start(NULL);
+    push("{\"v\":1}", "good");
+    w.workers[1].fault =
+        (world_fault){ .type = phases[p], .slow_ms = 1000, .once = true };
+    w.workers[1].fault.kind = FAULT_SLOW;
+    weft_buf *info = weft_buf_create("{}", 2);
+    const weft_client_start begin = { .h.type = WEFT_MSG_CLIENT_START };
+    const weft_client_update update = { .h.type = WEFT_MSG_CLIENT_UPDATE, .info = info };
+    const weft_client_finish finish = { .h.type = WEFT_MSG_CLIENT_FINISH };
+    const weft_msg *calls[] = { &begin.h, &update.h, &finish.h };
+    for (size_t i = 0; i < p; i++) {
+      expect(world_call(&w, 0, calls[i], 5000), WEFT_OK);
+    }
+    world_post(&w, 0, calls[p]);
+    world_run(&w, 500);
+    assert_false(w.answers[0].came);
+    weft_sim_kill(w.sim, w.workers[0].actor);
+    world_run(&w, 1500);
+    assert_true(w.answers[0].came);
+    assert_int_not_equal(w.answers[0].err, WEFT_OK);
+    assert_string_equal(w.answers[0].culprits, "rank 0");
+    expect_version("good", 1);
+    world_run(&w, 1000);
+    push("{\"v\":3}", "healed");
+    weft_buf_unref(info);
+    stop();
+  }
+}
+
+static void a_finish_behind_a_stuck_label_ends_at_its_deadline(void **state)
+{
+  (void)state;
+  start(&(world_opts){ .seed = 5, .with_journal = true });
+  expect(world_begin(&w, 0), WEFT_OK);
+  w.journal_slow = true; /* 700 ms */
+  const weft_client_label label = { .h.type = WEFT_MSG_CLIENT_LABEL,
+                                    .version = WEFT_STR("label") };
+  world_post(&w, 1, &label.h);
+  world_run(&w, 50);
+  const world_answer *a = world_finish(&w, 0, "v", 300);
+  expect(a, WEFT_E_TIMEOUT);
+  assert_int_equal(a->outcome, WEFT_OUTCOME_NOT_COMMITTED);
+  assert_true(a->at_ms - a->asked_ms <= 1300);
+  world_run(&w, 2000);
+  expect_version("label", 1);
+  stop();
+}
+
 static void checks_merge_all_ranks_or_name_the_missing(void **state)
 {
   (void)state;
@@ -543,6 +598,8 @@ int main(void)
     cmocka_unit_test(a_failed_record_is_rolled_forward),
     cmocka_unit_test(an_answer_due_after_the_issue_says_unknown),
     cmocka_unit_test(a_worker_that_dies_between_calls_ends_the_session),
+    cmocka_unit_test(a_rank_that_dies_after_its_answer_fails_the_phase),
+    cmocka_unit_test(a_finish_behind_a_stuck_label_ends_at_its_deadline),
     cmocka_unit_test(checks_merge_all_ranks_or_name_the_missing),
     cmocka_unit_test(status_is_one_snapshot),
   };
