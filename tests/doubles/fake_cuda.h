@@ -78,7 +78,7 @@ FAKE_API int weft_fake_current(uint8_t uuid[16]);
 fake_block *fake_find(const void *ptr, size_t n); /* locked */
 int fake_visible(int index);                      /* machine's number, or -1 */
 int fake_device(void);                            /* the thread's, as visible */
-void fake_drain(void);                            /* until every stream is empty */
+void fake_drain(void); /* until every stream of the thread's device is empty */
 void fake_event_done(fake_event *e, uint64_t generation);
 void fake_event_drop(fake_event *e); /* locked */
 

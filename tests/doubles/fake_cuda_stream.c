@@ -24,6 +24,7 @@ struct fake_stream {
   struct fake_stream *next;
   pthread_t thread;
   op *first, **last;
+  int device;
   bool busy, ending;
 };
 
@@ -72,6 +73,7 @@ static fake_stream *make_stream(void)
     return NULL;
   }
   s->last = &s->first;
+  s->device = fake_device();
   if (pthread_create(&s->thread, NULL, stream_main, s) != 0) {
     free(s);
     return NULL;
@@ -123,7 +125,7 @@ void fake_drain(void)
   fake_world *w = weft_fake_world();
   weft_fake_lock();
   for (fake_stream *s = w->streams; s != NULL;) {
-    if (idle(s)) {
+    if (s->device != fake_device() || idle(s)) {
       s = s->next;
     } else {
       (void)pthread_cond_wait(&w->changed, &w->lock);

@@ -29,6 +29,8 @@ typedef struct fake_comm {
   int state;  /* NCCL_OK, NCCL_IN_PROGRESS or an error */
   int queued; /* operations not ended, launches included */
   uint32_t sequence;
+  uint32_t
+      ended; /* collectives run in the order of their calls, whatever their streams */
   char text[FAKE_TEXT];
 } fake_comm;
 
@@ -288,6 +290,11 @@ static void run_collective(void *arg)
   collective *o = arg;
   fake_comm *c = o->comm;
   fake_verdict v = { 0 };
+  (void)pthread_mutex_lock(&c->lock);
+  while (c->ended + 1 != o->head.sequence) {
+    (void)pthread_cond_wait(&c->changed, &c->lock);
+  }
+  (void)pthread_mutex_unlock(&c->lock);
   if (o->hang) {
     stuck(c, NCCL_OK, NULL);
   } else if (!fake_send(c->fd, &o->head, sizeof o->head, &c->aborted) ||
@@ -300,6 +307,7 @@ static void run_collective(void *arg)
   }
   (void)pthread_mutex_lock(&c->lock);
   c->queued--;
+  c->ended++;
   (void)pthread_cond_broadcast(&c->changed);
   (void)pthread_mutex_unlock(&c->lock);
   free(o);
@@ -338,8 +346,6 @@ static int submit(collective *o)
                ? say(NCCL_USAGE, "a call on a communicator that is in progress")
                : say(state, c->text);
   }
-  const int number = (int)o->head.sequence;
-  (void)number;
   if (c->blocking) {
     return weft_fake_enqueue(o->stream, run_collective, o) == 0 ? NCCL_OK : NCCL_SYSTEM;
   }

@@ -5,10 +5,12 @@
 #define WEFT_MEMORY_H
 
 #include "weft/base.h"
+#include "weft/device_table.h"
 #include "weft/err.h"
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 WEFT_BEGIN_DECLS
 
@@ -51,6 +53,14 @@ typedef struct weft_memory_ops {
   void (*stats)(weft_memory *m, weft_memory_stats *out); /* any thread */
   /* Owner thread.  All extents must have been freed. */
   void (*destroy)(weft_memory *m);
+  /* The rest is NULL where extents are the host's own memory. */
+  int (*device)(const weft_memory *m); /* CUDA's index, any thread */
+  /* Owner thread.  Copies n bytes between the host and [n] inside an extent.  Done when
+   * it returns.  Errors: FAILED, NOMEM. */
+  weft_err (*read)(weft_memory *m, void *to, const void *extent, uint64_t n,
+                   weft_why *why);
+  weft_err (*write)(weft_memory *m, void *extent, const void *from, uint64_t n,
+                    weft_why *why);
 } weft_memory_ops;
 
 struct weft_memory { /* first member of every implementation */
@@ -83,6 +93,35 @@ static inline void weft_memory_stats_get(weft_memory *m, weft_memory_stats *out)
 {
   m->ops->stats(m, out);
 }
+/* -1 = extents are the host's own memory, ptr may be read. */
+static inline int weft_memory_device(const weft_memory *m)
+{
+  return m->ops->device != NULL ? m->ops->device(m) : -1;
+}
+WEFT_MUST_USE
+static inline weft_err weft_memory_read(weft_memory *m, void *to, const void *extent,
+                                        uint64_t n, weft_why *why)
+{
+  if (m->ops->read != NULL) {
+    return m->ops->read(m, to, extent, n, why);
+  }
+  if (n > 0) {
+    memcpy(to, extent, n);
+  }
+  return WEFT_OK;
+}
+WEFT_MUST_USE
+static inline weft_err weft_memory_write(weft_memory *m, void *extent, const void *from,
+                                         uint64_t n, weft_why *why)
+{
+  if (m->ops->write != NULL) {
+    return m->ops->write(m, extent, from, n, why);
+  }
+  if (n > 0) {
+    memcpy(extent, from, n);
+  }
+  return WEFT_OK;
+}
 static inline void weft_memory_destroy(weft_memory *m) /* NULL is a no-op */
 {
   if (m != NULL) {
@@ -102,6 +141,20 @@ typedef struct weft_memory_host_opts {
  * opts may be NULL. */
 WEFT_API weft_err weft_memory_host_create(const weft_memory_host_opts *opts,
                                           weft_memory **out) WEFT_MUST_USE;
+
+typedef struct weft_memory_cuda_opts {
+  size_t size;             /* sizeof(weft_memory_cuda_opts) */
+  weft_device_opts device; /* borrows for the call; nccl is not used */
+  uint64_t max_bytes;      /* of all pieces together; 0 = no limit of ours */
+} weft_memory_cuda_opts;
+
+/* Device memory, one cudaMalloc per extent; slab is only a number.  Freed pieces are kept
+ * and given out again by exact size, since one update looks like the last: once warm, an
+ * update allocates nothing.  Pieces are given back to CUDA (which waits for the device)
+ * by trim, destroy and an alloc that finds no room, on the owner thread only; free keeps.
+ * slab_fd is -1.  Errors: as weft_device_probe. */
+WEFT_API weft_err weft_memory_cuda_create(const weft_memory_cuda_opts *opts,
+                                          weft_memory **out, weft_why *why) WEFT_MUST_USE;
 
 /* A read-only descriptor (close-on-exec) of the file behind fd, for passing to a process
  * that must not write.  Any thread.  Errors: SYS. */

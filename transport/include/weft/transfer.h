@@ -9,10 +9,12 @@
 
 #include "weft/atomics.h"
 #include "weft/base.h"
+#include "weft/device_table.h"
 #include "weft/digest.h"
 #include "weft/dtype.h"
 #include "weft/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,13 +44,16 @@ typedef struct weft_transfer_opts {
   size_t tcp_allow_count;
   unsigned threads;        /* that copy, each at nice +10; 0 or 1 = the calling thread */
   uint64_t no_progress_ms; /* 0 = 120,000 */
+  const weft_device_opts *device; /* of the GPU backends; NULL = all defaults */
+  bool allow_ipc_pickle;          /* ipc_handles_pickled may be read */
 } weft_transfer_opts;
 
 /* Who is asking, for update_info in list form and for handshakes. */
 typedef struct weft_transfer_who {
   uint64_t epoch; /* of the session */
   unsigned rank, world_size;
-  unsigned dp_index; /* data-parallel replica */
+  unsigned dp_index;   /* data-parallel replica */
+  uint32_t timeout_ms; /* of init, 0 = the backend's own limit */
 } weft_transfer_who;
 
 /* Called on the thread that called receive, at least every 50 ms while bytes move or are
@@ -77,6 +82,11 @@ typedef struct weft_transfer_ops {
                       weft_progress_fn *progress, void *arg, weft_why *why);
   void (*abandon)(void *state, weft_plan *plan); /* frees plan, NULL is a no-op */
   void (*close)(void *state);                    /* NULL is a no-op */
+  /* NULL where there is nothing to do.  What init would refuse at once, without anybody
+   * else: called on every worker before any of them enters init. */
+  weft_err (*check_init)(void *state, const char *init_info, size_t len,
+                         const weft_transfer_who *who, weft_why *why);
+  void (*info)(void *state, weft_device_info *out); /* NULL: no device */
 } weft_transfer_ops;
 
 /* The host backend.  init_info {}.  update_info:
@@ -104,6 +114,23 @@ typedef struct weft_transfer_ops {
 WEFT_API const weft_transfer_ops *weft_transfer_host(void);
 
 enum { WEFT_HOST_LINE_MAX = 4096 };
+
+/* The GPU backends.  dst of receive is memory of the device that opts name
+ * (weft/memory.h, weft_memory_cuda_create); digests are of the bytes as they lie there,
+ * so every byte is copied back once through pinned blocks and hashed by the calling
+ * thread while more arrive: about what one core hashes, some 10 GB/s, is the most that an
+ * update moves.
+ *
+ * nccl: one rank of the trainer's communicator, which is made by init and belongs to the
+ * calling thread.  init_info and update_info are those of vLLM's nccl backend, of all its
+ * releases; rank = rank_offset + dp_index * world_size + rank.
+ *
+ * After a failure, a cancellation or an abandoned plan the communicator is aborted, so
+ * that the trainer fails too instead of waiting: the next update needs an init before it
+ * (STATE says so).  ncclCommAbort runs on a thread of its own.  Where it does not come
+ * back, init refuses (UNAVAIL), and a receive that was under way does not return and
+ * makes no progress calls: whoever watches them replaces the process. */
+WEFT_API const weft_transfer_ops *weft_transfer_nccl(void);
 
 WEFT_END_DECLS
 

@@ -1,0 +1,135 @@
+/* update_info of the nccl backend: which tensors, in which broadcasts. */
+#include "nccl_priv.h"
+#include "weft/checked.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define INVALID "Invalid update_info for " WEFTI_NCCL_ENGINE ": "
+
+enum { INFO_DEPTH = 16, INFO_NODES = 16000000 };
+
+void wefti_nccl_plan_free(wefti_nccl_plan *plan)
+{
+  if (plan == NULL) {
+    return;
+  }
+  wefti_lists_free(&plan->lists);
+  weft_json_free(plan->json);
+  free(plan->chunks);
+  free(plan);
+}
+
+static weft_err known_keys(const weft_json *info, weft_why *why)
+{
+  /* Those behind shapes are of older clients. */
+  static const char *const keys[] = { "names",
+                                      "dtype_names",
+                                      "shapes",
+                                      "packed",
+                                      "packed_buffer_size_bytes",
+                                      "packed_num_buffers",
+                                      "is_checkpoint_format",
+                                      NULL };
+  for (const weft_json *v = weft_json_first(info); v != NULL; v = weft_json_next(v)) {
+    bool known = false;
+    for (const char *const *k = keys; *k != NULL && !known; k++) {
+      known = strcmp(*k, weft_json_key(v)) == 0;
+    }
+    if (!known) {
+      return weft_whyf(why, WEFT_E_INVAL,
+                       INVALID
+                       "NCCLWeightTransferUpdateInfo.__init__() got an unexpected "
+                       "keyword argument '%.100s'",
+                       weft_json_key(v));
+    }
+  }
+  return WEFT_OK;
+}
+
+/* Both sides walk the same list: the tensor that takes a chunk over the buffer's size is
+ * still in it, one that fills it exactly does not end it. */
+static void cut_packed(wefti_nccl_plan *p)
+{
+  wefti_chunk *chunk = p->chunks;
+  for (size_t i = 0; i < p->lists.count; i++) {
+    chunk->count++;
+    chunk->bytes += p->lists.tensors[i].bytes; /* at most the plan's, which fit */
+    if (chunk->bytes > p->packing.buffer_bytes) {
+      chunk++;
+      chunk->first = i + 1;
+    }
+  }
+  p->chunk_count = (size_t)(chunk - p->chunks) + (chunk->count > 0);
+}
+
+static weft_err cut(wefti_nccl_plan *p, weft_why *why)
+{
+  const size_t n = p->lists.count;
+  p->chunks = calloc(n + 1, sizeof *p->chunks);
+  if (p->chunks == NULL) {
+    return weft_whyf(why, WEFT_E_NOMEM, "no memory for %zu tensors", n);
+  }
+  if (p->packing.packed) {
+    cut_packed(p);
+  } else {
+    for (size_t i = 0; i < n; i++) {
+      p->chunks[i] = (wefti_chunk){ i, 1, p->lists.tensors[i].bytes, true };
+    }
+    p->chunk_count = n;
+  }
+  for (size_t i = 0; i < p->chunk_count; i++) {
+    wefti_chunk *c = &p->chunks[i];
+    c->direct = c->count == 1;
+    if (!c->direct && c->bytes > p->scratch_bytes) {
+      p->scratch_bytes = c->bytes;
+    }
+  }
+  return WEFT_OK;
+}
+
+static weft_err fill(wefti_nccl_plan *p, const weft_transfer_who *who, weft_why *why)
+{
+  const weft_json *info = NULL;
+  weft_err err = wefti_lists_entry(WEFTI_NCCL_ENGINE, p->json, who, &info, why);
+  if (err == WEFT_OK) {
+    err = known_keys(info, why);
+  }
+  if (err == WEFT_OK) {
+    err = wefti_packing_read(info, INVALID, &p->packing, why);
+  }
+  if (err == WEFT_OK) {
+    err = wefti_lists_read(WEFTI_NCCL_ENGINE, weft_json_get(info, "names"),
+                           weft_json_get(info, "dtype_names"),
+                           weft_json_get(info, "shapes"), &p->lists, why);
+  }
+  return err == WEFT_OK ? cut(p, why) : err;
+}
+
+weft_err wefti_nccl_plan_make(const wefti_packing *packing, const char *text, size_t len,
+                              const weft_transfer_who *who, wefti_nccl_plan **out,
+                              weft_why *why)
+{
+  const weft_json_limits limits = { .depth = INFO_DEPTH, .nodes = INFO_NODES };
+  weft_why inner = { 0 };
+  wefti_nccl_plan *p = calloc(1, sizeof *p);
+  if (p == NULL) {
+    return weft_whyf(why, WEFT_E_NOMEM, "nccl backend: no memory");
+  }
+  p->packing = *packing;
+  weft_err err = weft_json_parse(text, len, &limits, &p->json, &inner);
+  if (err != WEFT_OK) {
+    (void)weft_whyf(why, err, INVALID "%.400s", inner.text);
+  } else {
+    err = fill(p, who, why);
+  }
+  if (err != WEFT_OK) {
+    wefti_nccl_plan_free(p);
+    return err;
+  }
+  p->pub = (weft_plan){ .tensors = p->lists.tensors,
+                        .count = p->lists.count,
+                        .bytes = p->lists.bytes };
+  *out = p;
+  return WEFT_OK;
+}

@@ -1,0 +1,91 @@
+/* nccl_priv.h -- what the files of the nccl backend share.  Not for other folders; not
+ * here: the communicator (nccl_comm.h), the device (gpu.h). */
+#ifndef WEFT_TRANSPORT_NCCL_PRIV_H
+#define WEFT_TRANSPORT_NCCL_PRIV_H
+
+#include "nccl_comm.h"
+#include "plan_lists.h"
+#include "weft/json.h"
+#include "weft/transfer.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+  WEFTI_LANES_MAX = 16,     /* packed buffers, or broadcasts that may be under way */
+  WEFTI_HOST_NAME_MAX = 256 /* with the NUL */
+};
+#define WEFTI_NCCL_ENGINE "NCCLWeightTransferEngine"
+
+typedef struct wefti_packing {
+  bool packed;
+  uint64_t buffer_bytes; /* a chunk ends with the tensor that takes it over this */
+  unsigned buffers;      /* 1..WEFTI_LANES_MAX */
+} wefti_packing;
+
+typedef struct wefti_nccl_init {
+  wefti_packing packing;
+  int rank, ranks;
+  bool has_id; /* else host and port */
+  wefti_nccl_id id;
+  char host[WEFTI_HOST_NAME_MAX];
+  uint16_t port;
+} wefti_nccl_init;
+
+/* What one broadcast brings. */
+typedef struct wefti_chunk {
+  size_t first, count; /* tensors */
+  uint64_t bytes;
+  bool direct; /* one tensor: to where it stays */
+} wefti_chunk;
+
+typedef struct wefti_nccl_plan {
+  weft_plan pub; /* first member */
+  wefti_lists lists;
+  weft_json *json; /* owns the names */
+  wefti_packing packing;
+  wefti_chunk *chunks; /* [chunk_count] */
+  size_t chunk_count;
+  uint64_t scratch_bytes; /* of the largest chunk that is not direct */
+  bool received;          /* or tried to */
+} wefti_nccl_plan;
+
+typedef struct wefti_nccl_state {
+  wefti_gpu gpu;
+  wefti_group group;
+  wefti_packing packing; /* of the last init */
+  weft_why lost;         /* why there is no communicator any more; err WEFT_OK = never
+                            was one */
+  wefti_stream lanes[WEFTI_LANES_MAX];
+  wefti_event arrived[WEFTI_LANES_MAX];
+  void *scratch[WEFTI_LANES_MAX];
+  uint64_t scratch_bytes; /* of each */
+} wefti_nccl_state;
+
+/* init_info, checked as far as one worker can.  Errors carry the contract's texts. */
+weft_err wefti_nccl_init_read(const char *text, size_t len, const weft_transfer_who *who,
+                              wefti_nccl_init *out, weft_why *why) WEFT_MUST_USE;
+/* "packed" and its two numbers in object; out holds what counts without them. */
+weft_err wefti_packing_read(const weft_json *object, const char *where,
+                            wefti_packing *out, weft_why *why) WEFT_MUST_USE;
+/* The id in the trainer's store.  Errors: as weft_tcpstore_open and _get. */
+weft_err wefti_nccl_id_fetch(const wefti_nccl_init *init, wefti_wait *w,
+                             wefti_nccl_id *out, weft_why *why) WEFT_MUST_USE;
+
+/* update_info.  *out is written only on WEFT_OK. */
+weft_err wefti_nccl_plan_make(const wefti_packing *packing, const char *text, size_t len,
+                              const weft_transfer_who *who, wefti_nccl_plan **out,
+                              weft_why *why) WEFT_MUST_USE;
+void wefti_nccl_plan_free(wefti_nccl_plan *plan); /* NULL is a no-op */
+
+/* Buffers, streams and events for plan. */
+weft_err wefti_lanes_ready(wefti_nccl_state *st, const wefti_nccl_plan *plan,
+                           weft_why *why) WEFT_MUST_USE;
+void wefti_lanes_free(wefti_nccl_state *st);
+/* All chunks of plan.  After an error something may still run: abort, then drain. */
+weft_err wefti_nccl_chunks(wefti_nccl_state *st, const wefti_nccl_plan *plan,
+                           void *const *dst, weft_digest *digests, wefti_wait *w,
+                           weft_why *why) WEFT_MUST_USE;
+void wefti_lanes_drain(const wefti_nccl_state *st);
+
+#endif /* WEFT_TRANSPORT_NCCL_PRIV_H */

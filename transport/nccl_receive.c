@@ -1,0 +1,204 @@
+/* The broadcasts of one update.  A few are under way at a time; behind them, what has
+ * arrived is copied back and hashed. */
+#include "nccl_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct receive_job {
+  wefti_nccl_state *st;
+  const wefti_nccl_plan *plan;
+  void *const *dst;
+  weft_digest *digests;
+  wefti_wait *wait;
+  size_t issued, done; /* chunks */
+  unsigned lanes;
+} receive_job;
+
+/* ---- lanes */
+
+static unsigned lanes_of(const wefti_nccl_plan *plan)
+{
+  return plan->packing.packed ? plan->packing.buffers : WEFTI_LANES_MAX;
+}
+
+static void free_scratch(wefti_nccl_state *st)
+{
+  for (size_t i = 0; i < WEFTI_LANES_MAX; i++) {
+    if (st->scratch[i] != NULL) {
+      (void)st->gpu.cuda.Free(st->scratch[i]);
+      st->scratch[i] = NULL;
+    }
+  }
+  st->scratch_bytes = 0;
+}
+
+void wefti_lanes_free(wefti_nccl_state *st)
+{
+  free_scratch(st);
+  for (size_t i = 0; i < WEFTI_LANES_MAX; i++) {
+    if (st->arrived[i] != NULL) {
+      (void)st->gpu.cuda.EventDestroy(st->arrived[i]);
+      st->arrived[i] = NULL;
+    }
+    if (st->lanes[i] != NULL) {
+      (void)st->gpu.cuda.StreamDestroy(st->lanes[i]);
+      st->lanes[i] = NULL;
+    }
+  }
+}
+
+static weft_err make_lane(wefti_nccl_state *st, size_t i, bool buffer, weft_why *why)
+{
+  const wefti_cuda *c = &st->gpu.cuda;
+  int code = WEFTI_CUDA_OK;
+  if (st->arrived[i] == NULL) {
+    code = c->EventCreateWithFlags(&st->arrived[i], WEFTI_EVENT_NO_TIMING);
+  }
+  if (code == WEFTI_CUDA_OK && buffer && st->lanes[i] == NULL) {
+    code = c->StreamCreateWithFlags(&st->lanes[i], WEFTI_STREAM_NONBLOCKING);
+  }
+  if (code == WEFTI_CUDA_OK && buffer && st->scratch[i] == NULL) {
+    code = c->Malloc(&st->scratch[i], st->scratch_bytes);
+  }
+  return wefti_cuda_check(c, code, why, "a buffer for packed tensors");
+}
+
+weft_err wefti_lanes_ready(wefti_nccl_state *st, const wefti_nccl_plan *plan,
+                           weft_why *why)
+{
+  weft_err err = wefti_gpu_enter(&st->gpu, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  if (plan->scratch_bytes > st->scratch_bytes) {
+    free_scratch(st);
+    st->scratch_bytes = plan->scratch_bytes;
+  }
+  const size_t lanes = lanes_of(plan);
+  for (size_t i = 0; i < lanes && i < plan->chunk_count && err == WEFT_OK; i++) {
+    err = make_lane(st, i, plan->scratch_bytes > 0, why);
+  }
+  return err;
+}
+
+void wefti_lanes_drain(const wefti_nccl_state *st)
+{
+  wefti_gpu_drain(&st->gpu, st->group.stream);
+  for (size_t i = 0; i < WEFTI_LANES_MAX; i++) {
+    wefti_gpu_drain(&st->gpu, st->lanes[i]);
+  }
+  wefti_gpu_drain(&st->gpu, st->gpu.copies);
+}
+
+/* ---- one update */
+
+/* From a packed buffer to where the tensors stay. */
+static int unpack(const receive_job *j, const wefti_chunk *chunk, const char *from,
+                  wefti_stream stream)
+{
+  int code = WEFTI_CUDA_OK;
+  for (size_t i = chunk->first; i < chunk->first + chunk->count; i++) {
+    const uint64_t bytes = j->plan->pub.tensors[i].bytes;
+    if (bytes > 0 && code == WEFTI_CUDA_OK) {
+      code = j->st->gpu.cuda.MemcpyAsync(j->dst[i], from, bytes, WEFTI_ON_DEVICE, stream);
+    }
+    from += bytes;
+  }
+  return code;
+}
+
+static void name_chunk(const receive_job *j, size_t at, char *out, size_t cap)
+{
+  const wefti_chunk *chunk = &j->plan->chunks[at];
+  (void)snprintf(out, cap, "broadcast %zu of %zu ('%.100s'%s)", at + 1,
+                 j->plan->chunk_count, j->plan->pub.tensors[chunk->first].name,
+                 chunk->count > 1 ? " and more" : "");
+}
+
+static weft_err issue(receive_job *j, weft_why *why)
+{
+  wefti_nccl_state *st = j->st;
+  const wefti_chunk *chunk = &j->plan->chunks[j->issued];
+  const size_t lane = j->issued % j->lanes;
+  wefti_stream stream = chunk->direct ? st->group.stream : st->lanes[lane];
+  void *to = chunk->direct ? j->dst[chunk->first] : st->scratch[lane];
+  char what[192];
+  name_chunk(j, j->issued, what, sizeof what);
+  if (chunk->bytes == 0) {
+    to = st->group.words; /* as the trainer does: a call that moves nothing */
+  }
+  const int code = st->group.nccl.Broadcast(to, to, chunk->bytes, WEFTI_NCCL_UINT8, 0,
+                                            st->group.comm, stream);
+  weft_err err = wefti_group_settle(&st->group, code, j->wait, what, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  int cuda = WEFTI_CUDA_OK;
+  if (!chunk->direct && chunk->bytes > 0) {
+    cuda = unpack(j, chunk, to, stream);
+  }
+  if (cuda == WEFTI_CUDA_OK) {
+    cuda = st->gpu.cuda.EventRecord(st->arrived[lane], stream);
+  }
+  j->issued++;
+  return wefti_cuda_check(&st->gpu.cuda, cuda, why, what);
+}
+
+/* Waits for the oldest broadcast and takes those behind it that are there too, so that
+ * small tensors share a block on their way back. */
+static weft_err finish_some(receive_job *j, weft_why *why)
+{
+  const wefti_cuda *c = &j->st->gpu.cuda;
+  const wefti_event *arrived = j->st->arrived;
+  weft_err err =
+      wefti_gpu_wait_event(&j->st->gpu, arrived[j->done % j->lanes], j->wait, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  size_t end = j->done + 1;
+  while (end < j->issued && c->EventQuery(arrived[end % j->lanes]) == WEFTI_CUDA_OK) {
+    end++;
+  }
+  const wefti_chunk *last = &j->plan->chunks[end - 1];
+  const size_t first = j->plan->chunks[j->done].first;
+  err = wefti_gpu_digest(&j->st->gpu, j->plan->pub.tensors + first, j->dst + first,
+                         last->first + last->count - first, j->wait, j->digests + first,
+                         why);
+  j->done = err == WEFT_OK ? end : j->done;
+  return err;
+}
+
+weft_err wefti_nccl_chunks(wefti_nccl_state *st, const wefti_nccl_plan *plan,
+                           void *const *dst, weft_digest *digests, wefti_wait *w,
+                           weft_why *why)
+{
+  receive_job j = { .st = st,
+                    .plan = plan,
+                    .dst = dst,
+                    .digests = digests,
+                    .wait = w,
+                    .lanes = lanes_of(plan) };
+  weft_why inner = { 0 };
+  weft_err err = wefti_gpu_enter(&st->gpu, &inner);
+  w->check = wefti_group_check;
+  w->check_arg = &st->group;
+  wefti_wait_step(w, 0);
+  while (err == WEFT_OK && j.done < plan->chunk_count) {
+    if (j.issued < plan->chunk_count && j.issued - j.done < j.lanes) {
+      err = issue(&j, &inner);
+    } else {
+      err = finish_some(&j, &inner);
+    }
+  }
+  if (err == WEFT_OK) {
+    return WEFT_OK;
+  }
+  char what[192] = "";
+  if (j.done < plan->chunk_count) {
+    name_chunk(&j, j.done, what, sizeof what);
+  }
+  return weft_whyf(why, err, "%s, %llu of %llu bytes had come: %.280s", what,
+                   (unsigned long long)w->bytes, (unsigned long long)plan->pub.bytes,
+                   inner.text);
+}

@@ -1,0 +1,249 @@
+#include "nccl_priv.h"
+#include "weft/pickle.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  INIT_MS = 280000, /* under the 300 s after which stock clients leave */
+  ABORT_PATIENCE_MS = 5000
+};
+
+/* ---- open and close */
+
+static void nccl_close(void *state)
+{
+  wefti_nccl_state *st = state;
+  weft_why why;
+  if (st == NULL) {
+    return;
+  }
+  /* Abort, not finalize: finalize waits for peers, and the trainer may be gone. */
+  const bool gone = wefti_group_abort(&st->group, ABORT_PATIENCE_MS);
+  if (gone && wefti_cuda_use(&st->gpu.cuda, st->gpu.device, &why) == WEFT_OK) {
+    wefti_lanes_drain(st);
+    wefti_lanes_free(st);
+  }
+  wefti_group_close(&st->group);
+  if (gone) {
+    wefti_gpu_close(&st->gpu);
+  }
+  free(st);
+}
+
+static weft_err nccl_open(const weft_transfer_opts *opts, void **state, weft_why *why)
+{
+  wefti_nccl_state *st = calloc(1, sizeof *st);
+  weft_why inner = { 0 };
+  if (st == NULL) {
+    return weft_whyf(why, WEFT_E_NOMEM, "nccl backend: no memory");
+  }
+  weft_err err = wefti_gpu_open(opts, &st->gpu, &inner);
+  if (err == WEFT_OK) {
+    st->group.gpu = &st->gpu;
+    err = wefti_nccl_open(opts->device != NULL ? opts->device->nccl : NULL,
+                          &st->group.nccl, &inner);
+  }
+  if (err != WEFT_OK) {
+    nccl_close(st);
+    return weft_whyf(why, err, "nccl backend: %.480s", inner.text);
+  }
+  *state = st;
+  return WEFT_OK;
+}
+
+static void nccl_info(void *state, weft_device_info *out)
+{
+  const wefti_nccl_state *st = state;
+  const char *path = st->group.nccl.path;
+  const char *slash = strrchr(path, '/');
+  char version[WEFTI_NCCL_VERSION_TEXT];
+  wefti_gpu_info(&st->gpu, out);
+  wefti_nccl_version_text(st->group.nccl.version, version);
+  (void)snprintf(out->nccl, sizeof out->nccl, "%s (%.63s)", version,
+                 slash != NULL ? slash + 1 : path);
+}
+
+/* The communicator goes, and the trainer's calls fail with it. */
+static void lose(wefti_nccl_state *st, const char *reason, uint64_t patience_ms)
+{
+  if (st->group.comm != NULL) {
+    (void)weft_whyf(&st->lost, WEFT_E_STATE, "%.400s", reason);
+    (void)wefti_group_abort(&st->group, patience_ms);
+  }
+}
+
+/* ---- init */
+
+static weft_err nccl_check_init(void *state, const char *init_info, size_t len,
+                                const weft_transfer_who *who, weft_why *why)
+{
+  (void)state;
+  wefti_nccl_init init;
+  return wefti_nccl_init_read(init_info, len, who, &init, why);
+}
+
+static weft_err old_one_gone(wefti_nccl_state *st, weft_why *why)
+{
+  lose(st, "another init came", 0); /* waited for below */
+  return wefti_group_abort(&st->group, ABORT_PATIENCE_MS)
+             ? WEFT_OK
+             : weft_whyf(why, WEFT_E_UNAVAIL,
+                         "the communicator of an earlier init cannot be given up "
+                         "(ncclCommAbort does not return): this worker's process must be "
+                         "replaced");
+}
+
+static weft_err join(wefti_nccl_state *st, const wefti_nccl_init *init, wefti_wait *w,
+                     weft_why *why)
+{
+  wefti_nccl_id id = init->id;
+  char where[WEFT_NCCL_ADDRESS_MAX] = "";
+  weft_why inner = { 0 };
+  weft_err err = init->has_id ? WEFT_OK : wefti_nccl_id_fetch(init, w, &id, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  err = weft_nccl_id_check((const uint8_t *)id.bytes, where, &inner);
+  if (err == WEFT_OK) {
+    err = wefti_group_join(&st->group, &id, init->rank, init->ranks, w, &inner);
+  }
+  if (err == WEFT_OK) {
+    return WEFT_OK;
+  }
+  const char *advice =
+      strstr(inner.text, "Duplicate GPU") != NULL
+          ? " (trainer and worker on one GPU: use the ipc backend)"
+      : strstr(inner.text, "Mismatched NCCL version") != NULL
+          ? " (--nccl: the library that the trainer loads)"
+      : err == WEFT_E_TIMEOUT
+          ? " (every rank of world_size must come, the trainer is rank 0)"
+          : "";
+  return weft_whyf(why, err, "NCCL group at %s: %.380s%s", where, inner.text, advice);
+}
+
+static weft_err nccl_init(void *state, const char *init_info, size_t len,
+                          const weft_transfer_who *who, const atomic_bool *cancel,
+                          weft_why *why)
+{
+  wefti_nccl_state *st = state;
+  wefti_nccl_init init;
+  weft_err err = wefti_nccl_init_read(init_info, len, who, &init, why);
+  if (err == WEFT_OK) {
+    err = old_one_gone(st, why);
+  }
+  if (err == WEFT_OK) {
+    err = wefti_gpu_enter(&st->gpu, why);
+  }
+  if (err != WEFT_OK) {
+    return err;
+  }
+  wefti_wait w = { .cancel = cancel,
+                   .due_ms = wefti_gpu_now_ms() +
+                             (who->timeout_ms != 0 ? who->timeout_ms : INIT_MS) };
+  weft_why inner = { 0 };
+  err = join(st, &init, &w, &inner);
+  if (err != WEFT_OK) {
+    lose(st, inner.text, ABORT_PATIENCE_MS);
+    return weft_whyf(why, err, "%s", inner.text);
+  }
+  st->packing = init.packing;
+  st->lost = (weft_why){ 0 };
+  return WEFT_OK;
+}
+
+/* ---- updates */
+
+static weft_err need_group(const wefti_nccl_state *st, weft_why *why)
+{
+  if (st->group.comm != NULL) {
+    return WEFT_OK;
+  }
+  return weft_whyf(why, WEFT_E_STATE,
+                   "NCCL weight transfer not initialized. Call init_transfer_engine() "
+                   "first.%s%.300s",
+                   st->lost.err != WEFT_OK ? " The last communicator was given up: " : "",
+                   st->lost.text);
+}
+
+static weft_err nccl_accept(void *state, const char *update_info, size_t len,
+                            const weft_transfer_who *who, weft_plan **plan, weft_why *why)
+{
+  wefti_nccl_state *st = state;
+  wefti_nccl_plan *p = NULL;
+  weft_why inner = { 0 };
+  weft_err err = need_group(st, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  err = wefti_nccl_plan_make(&st->packing, update_info, len, who, &p, &inner);
+  if (err == WEFT_OK) {
+    err = wefti_lanes_ready(st, p, &inner);
+  }
+  if (err != WEFT_OK) {
+    wefti_nccl_plan_free(p);
+    lose(st, inner.text,
+         ABORT_PATIENCE_MS); /* the trainer is in its first broadcast by now */
+    return weft_whyf(why, err, "%s", inner.text);
+  }
+  *plan = &p->pub;
+  return WEFT_OK;
+}
+
+/* NOLINTNEXTLINE(readability-function-size): the interface has eight parameters */
+static weft_err nccl_receive(void *state, weft_plan *plan, void *const *dst,
+                             weft_digest *digests, const atomic_bool *cancel,
+                             weft_progress_fn *progress, void *arg, weft_why *why)
+{
+  wefti_nccl_state *st = state;
+  wefti_nccl_plan *p = (wefti_nccl_plan *)plan; /* first member */
+  wefti_wait w = { .cancel = cancel,
+                   .progress = progress,
+                   .progress_arg = arg,
+                   .limit_ms = st->gpu.no_progress_ms };
+  weft_why inner = { 0 };
+  weft_err err = need_group(st, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  p->received = true;
+  err = wefti_nccl_chunks(st, p, dst, digests, &w, &inner);
+  if (err != WEFT_OK) {
+    lose(st, inner.text, 0);
+    /* Something may still write to dst: there is no way back before that has ended. */
+    wefti_group_abort_wait(&st->group);
+    wefti_lanes_drain(st);
+    return weft_whyf(why, err, "%s", inner.text);
+  }
+  if (progress != NULL) {
+    progress(arg, plan->bytes);
+  }
+  return WEFT_OK;
+}
+
+static void nccl_abandon(void *state, weft_plan *plan)
+{
+  wefti_nccl_plan *p = (wefti_nccl_plan *)plan;
+  if (p != NULL && !p->received && p->chunk_count > 0) {
+    lose(state, "an update was accepted and then dropped", ABORT_PATIENCE_MS);
+  }
+  wefti_nccl_plan_free(p);
+}
+
+static const weft_transfer_ops nccl_ops = {
+  .name = "nccl",
+  .open = nccl_open,
+  .init = nccl_init,
+  .accept = nccl_accept,
+  .receive = nccl_receive,
+  .abandon = nccl_abandon,
+  .close = nccl_close,
+  .check_init = nccl_check_init,
+  .info = nccl_info,
+};
+
+const weft_transfer_ops *weft_transfer_nccl(void)
+{
+  return &nccl_ops;
+}
