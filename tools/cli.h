@@ -1,6 +1,6 @@
 /* cli.h -- what the commands of `weft` share: options, HTTP calls, output.  Not here:
- * what a command does (weft_push.c, weft_watch.c, weft_show.c) and libcurl (cli_http.c
- * only). */
+ * what a command does (weft_push.c, weft_watch.c, weft_show.c, weft_log.c) and libcurl
+ * (cli_http.c only). */
 #ifndef WEFT_TOOLS_CLI_H
 #define WEFT_TOOLS_CLI_H
 
@@ -25,7 +25,7 @@ typedef struct cli_opts {
   const char *compare;    /* --compare FILE of checksum */
   bool json, take_over, tensors, quiet;
   unsigned timeout_s; /* --timeout; 0 = the server's defaults */
-  unsigned count;     /* --count; 0 = for ever */
+  unsigned count;     /* --count; 0 = for ever, or the server's default */
   char **files;       /* [file_count], borrowed from argv */
   size_t file_count;
 } cli_opts;
@@ -91,6 +91,7 @@ int cmd_push(const cli_opts *opts);
 int cmd_watch(const cli_opts *opts);
 int cmd_info(const cli_opts *opts);
 int cmd_status(const cli_opts *opts);
+int cmd_log(const cli_opts *opts);
 int cmd_abort(const cli_opts *opts);
 int cmd_checksum(const cli_opts *opts);
 

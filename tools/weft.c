@@ -9,7 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PUSH = 1, INFO = 2, STATUS = 4, WATCH = 8, ABORT = 16, CHECKSUM = 32, ALL = 63 };
+enum {
+  PUSH = 1,
+  INFO = 2,
+  STATUS = 4,
+  WATCH = 8,
+  ABORT = 16,
+  CHECKSUM = 32,
+  LOG = 64,
+  ALL = 127
+};
 
 typedef struct command {
   const char *name;
@@ -30,6 +39,8 @@ static const command commands[] = {
     "Prints each commit as it becomes visible, and what happens to sessions and "
     "workers.\n"
     "Misses no commit: gaps are filled from the server." },
+  { "log", LOG, cmd_log, "",
+    "Lists what was committed and what was aborted, newest first." },
   { "abort", ABORT, cmd_abort, "",
     "Ends the open update session; weights and version stay as they were." },
   { "checksum", CHECKSUM, cmd_checksum, "",
@@ -67,7 +78,8 @@ static const option options[] = {
     "first end a session that somebody left open" },
   { "--quiet", FLAG, PUSH, AT(quiet), NULL, "no progress" },
   { "--tensors", FLAG, INFO, AT(tensors), NULL, "list every tensor" },
-  { "--count", NUMBER, WATCH, AT(count), "N", "end after N commits" },
+  { "--count", NUMBER, WATCH | LOG, AT(count), "N",
+    "watch: end after N commits; log: show at most N, 100 by default" },
   { "--reason", TEXT, ABORT, AT(reason), "TEXT", "told to watchers and to the loser" },
   { "--compare", TEXT, CHECKSUM, AT(compare), "FILE",
     "compare with what checksum --json printed before; exit 1 on a difference" },

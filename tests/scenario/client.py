@@ -9,7 +9,7 @@ import subprocess
 from weft_scenario import (BIN, SLOW, Daemon, Silent, check, folder, holds, main, model, noise, same, until, weft,
                            write_safetensors)
 
-COMMANDS = ("push", "info", "status", "watch", "abort", "checksum")
+COMMANDS = ("push", "info", "status", "log", "watch", "abort", "checksum")
 
 
 def free_port():
@@ -43,11 +43,28 @@ def test_unreachable():
     url = f"http://127.0.0.1:{free_port()}"
     with folder() as d:
         f = write_safetensors(d / "a", model("a"))
-        for args in (("info",), ("status",), ("watch",), ("abort",), ("checksum",), ("push", f), ("info", "--json")):
+        for args in (("info",), ("status",), ("log",), ("watch",), ("abort",), ("checksum",), ("push", f), ("info", "--json")):
             p = weft(*args, server=url)
             same(p.returncode, 3, f"weft {args} without a server: {p.stderr}")
             check(url in p.stderr, f"names the server: {p.stderr}")
     same(weft("info", server="unix:/no/such/socket").returncode, 3, "no such socket")
+
+
+def test_log():
+    with folder() as d, Daemon(workers=1) as w:
+        f = write_safetensors(d / "a", model("a"))
+        same(weft("log", server=w.url).stdout, "", "nothing yet")
+        for v in ("one", "two"):
+            same(weft("push", f, "--version", v, server=w.url).returncode, 0, "push")
+        w.ok("/start_weight_update")
+        w.ok("/abort_weight_update", {"reason": "on purpose"})
+        lines = weft("log", server=w.url).stdout.splitlines()
+        same(len(lines), 3, f"{lines}")
+        check("aborted" in lines[0] and lines[0].endswith("on purpose"), lines[0])
+        check(lines[1].split()[0] == "2" and "weights" in lines[1] and lines[1].endswith("two"), lines[1])
+        same(len(weft("log", "--count", "1", server=w.url).stdout.splitlines()), 1, "--count")
+        got = json.loads(weft("log", "--json", server=w.url).stdout)
+        same([v["sequence"] for v in got["versions"]], [None, 2, 1], "--json")
 
 
 def test_refused():
