@@ -3,6 +3,7 @@
 #include "assembly.h"
 #include "weft/serve.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +14,9 @@
 
 /* A worker process: worker actor and port on loop 0, device actor on loop 1. */
 
-enum { STOP_MS = 2000, JOIN_MS = 60000, PORT_CONTEXTS = 8 };
+enum { STOP_MS = 2000, JOIN_MS = 60000 };
+static_assert(WEFTI_WORKER_CONTEXTS >= WEFTI_WORKER_HELD_MAX + 4,
+              "heartbeat, publish, abort and adoption never wait for a context");
 
 typedef struct worker_process {
   weft_runtime *rt;
@@ -76,7 +79,7 @@ static weft_err spawn_actors(worker_process *w, const weft_worker_opts *o,
                                 .url = listen,
                                 .to = w->worker,
                                 .roles = UINT64_C(1) << WEFT_ROLE_WORKER,
-                                .contexts = PORT_CONTEXTS };
+                                .contexts = WEFTI_WORKER_CONTEXTS };
   weft_actor_id id;
   return weft_port_spawn_on(w->rt, 0, &port, w->url, sizeof w->url, &id, why);
 }

@@ -37,6 +37,14 @@ weft_store *wefti_device_store(wefti_device *device);
 typedef void wefti_export_fn(void *arg, uint64_t epoch, const weft_snapshot *snapshot);
 void wefti_device_on_install(wefti_device *device, wefti_export_fn *fn, void *arg);
 
+enum {
+  /* Questions that a worker may leave unanswered for long: one that is worked on, those
+   * that wait, and the askers of an abort. */
+  WEFTI_WORKER_HELD_MAX = 1 + 8 + 4,
+  /* Of a worker's port: room beside them for what is answered at once, always. */
+  WEFTI_WORKER_CONTEXTS = WEFTI_WORKER_HELD_MAX + 7
+};
+
 typedef struct wefti_worker_args {
   wefti_device *device;
   weft_actor_id device_actor; /* of wefti_device_class, on a loop of its own */

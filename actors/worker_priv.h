@@ -6,6 +6,7 @@
 #include "device.h"
 #include "worker.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,6 +18,9 @@ enum {
   WORKER_RETRY_MS = 20,
   WORKER_GRANT_NS = 2000000000 /* from the stamp that a heartbeat echoes */
 };
+
+static_assert(1 + WORKER_WAITING_MAX + WORKER_ABORTS_MAX == WEFTI_WORKER_HELD_MAX,
+              "a port has room for all that waits here");
 
 /* A frame of the engine, unpacked. */
 typedef struct worker_ask {
