@@ -1,6 +1,7 @@
-#define _GNU_SOURCE /* eventfd's flags */
+#define _GNU_SOURCE /* pipe2 */
 #include "tcpstore_resolve.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
  * interrupted.  So the thread knows no loop, only this. */
 typedef struct job {
   atomic_uint refs; /* release when dropped, acquire by the last */
-  int fd;           /* eventfd: done */
+  int write_fd;     /* the thread's: closed when done, which the loop's end sees */
   char host[256];
   char port[8];
   int rc; /* these two: written by the thread before it raises done (release) */
@@ -26,6 +26,7 @@ typedef struct job {
 
 struct wefti_resolve {
   job *job;
+  int fd; /* the loop's end of the pipe */
   weft_io *io;
   wefti_resolve_fn *fn;
   void *arg;
@@ -37,7 +38,6 @@ static void job_drop(job *j)
     if (j->list != NULL) {
       freeaddrinfo(j->list);
     }
-    (void)close(j->fd);
     free(j);
   }
 }
@@ -53,9 +53,7 @@ static void *thread_main(void *arg)
     j->list = NULL;
   }
   atomic_store_explicit(&j->done, true, memory_order_release);
-  const uint64_t one = 1;
-  const ssize_t n = write(j->fd, &one, sizeof one);
-  (void)n; /* a fresh eventfd takes it */
+  (void)close(j->write_fd);
   job_drop(j);
   return NULL;
 }
@@ -110,12 +108,14 @@ weft_err wefti_resolve_start(weft_loop *loop, const char *host, uint16_t port,
   (void)snprintf(j->port, sizeof j->port, "%u", port);
   atomic_init(&j->refs, 2);
   atomic_init(&j->done, false);
-  j->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (j->fd < 0) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
     err = WEFT_E_SYS;
     goto fail_memory;
   }
-  err = weft_io_create(loop, j->fd, WEFT_IO_READ, on_done, r, &r->io);
+  r->fd = ends[0];
+  j->write_fd = ends[1];
+  err = weft_io_create(loop, r->fd, WEFT_IO_READ, on_done, r, &r->io);
   if (err != WEFT_OK) {
     goto fail_fd;
   }
@@ -128,7 +128,8 @@ weft_err wefti_resolve_start(weft_loop *loop, const char *host, uint16_t port,
 fail_io:
   weft_io_destroy(r->io);
 fail_fd:
-  (void)close(j->fd);
+  (void)close(r->fd);
+  (void)close(j->write_fd);
 fail_memory:
   free(r);
   free(j);
@@ -139,6 +140,7 @@ void wefti_resolve_cancel(wefti_resolve *r)
 {
   if (r != NULL) {
     weft_io_destroy(r->io);
+    (void)close(r->fd);
     job_drop(r->job);
     free(r);
   }
