@@ -135,6 +135,7 @@ typedef struct engine_member {
   uint64_t fence_timer;
   uint64_t fenced_at_ms; /* of LOST: when its last grant has run out */
   bool no_grant;         /* being fenced */
+  bool fence_owed;       /* the supervisor could not be told to end it yet */
   /* Of the rank, over its incarnations: digest of what it has to hold for what is
    * visible, and for the change whose record was issued. */
   uint64_t digest_hi, digest_lo;

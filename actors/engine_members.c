@@ -47,6 +47,7 @@ static void admit(weft_ctx *ctx, engine *e, engine_member *m)
   const engine_arrival a = m->arrival;
   m->arrival = (engine_arrival){ .waiting = false };
   m->state = MEMBER_ADOPTING;
+  m->fence_owed = false;
   m->incarnation = a.incarnation;
   m->actor = a.actor;
   m->kind = a.kind;
@@ -313,11 +314,10 @@ void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *dow
   lost(ctx, e, m, down->fenced != 0, down->why.p == NULL ? "went down" : down->why.p);
 }
 
-static void ask_supervisor(weft_ctx *ctx, engine *e, const engine_member *m,
-                           const char *why)
+static void ask_supervisor(weft_ctx *ctx, engine *e, engine_member *m, const char *why)
 {
   if (e->supervisor != 0) {
-    (void)weft_send(
+    const weft_err err = weft_send(
         ctx, e->supervisor,
         weft_msg_make(ctx, &(weft_member_fence){ .h.type = WEFT_MSG_MEMBER_FENCE,
                                                  .h.flags = WEFT_MSG_F_RESERVED,
@@ -325,6 +325,7 @@ static void ask_supervisor(weft_ctx *ctx, engine *e, const engine_member *m,
                                                  .incarnation = m->incarnation,
                                                  .why = { why, (uint32_t)strlen(why) } }
                                 .h));
+    m->fence_owed = err == WEFT_E_NOMEM || err == WEFT_E_FULL;
   }
 }
 
@@ -368,6 +369,9 @@ void engine_members_rearm(weft_ctx *ctx, engine *e)
   const uint64_t now = weft_now_ms(ctx);
   for (uint32_t i = 0; i < e->world; i++) {
     engine_member *m = &e->members[i];
+    if (m->fence_owed) {
+      ask_supervisor(ctx, e, m, m->why);
+    }
     if (engine_member_usable(m) && m->beat_timer == 0) {
       m->beat_timer = weft_timer_start(ctx, e->args.beat_ms, ENGINE_TAG(TIMER_BEAT, i));
     }

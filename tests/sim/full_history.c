@@ -84,6 +84,24 @@ static history_op op_of(const full_call *c, unsigned index)
   return op;
 }
 
+static void print_all(const full *w)
+{
+  for (unsigned i = w->first_call; i < w->call_count; i++) {
+    const full_call *c = &w->calls[i];
+    (void)fprintf(stderr,
+                  "  %2u client %u steps %" PRIu64 "..%" PRIu64 " %s%s%s%s%s%s%s: %s%s, "
+                  "sequence %" PRIu64 " '%s' %s\n",
+                  i, c->client, c->step_from, c->step_to,
+                  weft_msg_desc_of(weft_messages(), c->type)->name,
+                  c->has_version ? " version " : "", c->version,
+                  c->has_expected ? " expects " : "", c->expected,
+                  c->with_session ? " session " : "", c->with_session ? c->session : "",
+                  weft_err_name(c->err),
+                  c->outcome == WEFT_OUTCOME_UNKNOWN ? " (unknown)" : "", c->sequence,
+                  c->got_version, c->got_session);
+  }
+}
+
 static void describe(const full *w, char *out, size_t cap, unsigned index)
 {
   const full_call *c = &w->calls[index];
@@ -112,6 +130,9 @@ void full_check_history(full *w)
   if (history_check(ops, count, w->faulty, hash_of("default"), &at) ==
       HISTORY_NOT_LINEARISABLE) {
     char text[200];
+    if (w->opts.trace) {
+      print_all(w);
+    }
     describe(w, text, sizeof text, index[at]);
     full_break(w, "history: no order of the calls explains %s", text);
   }
