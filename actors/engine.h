@@ -62,6 +62,7 @@ typedef struct engine_call {
   uint64_t session_epoch;   /* from Weft-Session; 0 = not given */
   struct engine_idem *idem; /* NULL = no key */
   bool caller_gone;
+  bool begun;     /* something was done: its answer is remembered under its key */
   bool answered;  /* in COMMITTING: the client has got "unknown" already */
   weft_buf *info; /* init, update: client's bytes; compare: baseline */
   bool draft, strict, clear_cache;
@@ -141,7 +142,8 @@ typedef struct engine_member {
   uint64_t digest_hi, digest_lo;
   uint64_t next_digest_hi, next_digest_lo;
   uint64_t next_tensors, next_bytes;
-  weft_w_state reported; /* last answer; h unused */
+  weft_w_state reported; /* last answer; h and device unused */
+  char device[320];      /* the last answer's: what a GPU worker runs on, or "" */
   engine_arrival arrival;
   char why[160]; /* why it is absent or lost */
 } engine_member;
@@ -226,6 +228,7 @@ typedef struct engine_change {
   engine_call *call; /* of a label; a finish is e->call */
   uint64_t corr;     /* question to the journal */
   uint64_t corr_timer;
+  bool stuck; /* the journal has failed and not succeeded since */
   engine_visible next;
   uint64_t elapsed_ms;
   const char *operation;

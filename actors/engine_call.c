@@ -66,13 +66,6 @@ void engine_reply_to(weft_ctx *ctx, engine *e, weft_return ret, engine_call_kind
   (void)weft_reply(ctx, ret, weft_msg_make(ctx, &done.h));
 }
 
-/* Nothing was done, so a repeat with the same key may be tried for real. */
-static bool is_rejection(weft_err err)
-{
-  return err == WEFT_E_CONFLICT || err == WEFT_E_STATE || err == WEFT_E_UNAVAIL ||
-         err == WEFT_E_PRECOND || err == WEFT_E_NOMEM || err == WEFT_E_STALE;
-}
-
 static void idem_clear(engine_idem *slot)
 {
   if (slot->answer != NULL) {
@@ -104,7 +97,8 @@ static void tell(weft_ctx *ctx, engine *e, engine_call *call, const engine_answe
     return;
   }
   call->idem = NULL;
-  slot->answer = is_rejection(a->err)
+  /* Where nothing was done, a repeat with the same key may be tried for real. */
+  slot->answer = a->err != WEFT_OK && !call->begun
                      ? NULL
                      : (weft_client_done *)weft_msg_dup(weft_messages(), &done.h);
   slot->done = true;

@@ -72,9 +72,10 @@ static bool is_due(const engine_call *call, uint64_t timer)
   return call->due_timer == timer;
 }
 
+/* A living repeat under the same key may wait for its answer: then it goes on. */
 static bool is_of(const engine_call *call, uint64_t caller)
 {
-  return call->caller == caller;
+  return call->caller == caller && (call->idem == NULL || call->idem->waiter_count == 0);
 }
 
 static void on_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
@@ -196,6 +197,11 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
         ctx, e, call, WEFT_E_CONFLICT,
         "init_weight_transfer_engine called while a weight update is under way%s",
         holder(ctx, e, who, sizeof who));
+    return;
+  }
+  if (e->waiting_count >= ENGINE_WAITING_MAX) {
+    wait_for_turn(ctx, e,
+                  call); /* is refused there; then nothing is to be aborted for it */
     return;
   }
   /* Takeover: a trainer that was killed comes back, and stock trainers cannot abort. */
@@ -322,7 +328,7 @@ static void dispatch_cache(weft_ctx *ctx, engine *e, engine_call *call)
 /* The record of a change cannot be written: nothing more may be begun until it is. */
 static bool journal_stuck(weft_ctx *ctx, engine *e, engine_call *call)
 {
-  if (e->change.corr_timer == 0 || call->kind == CALL_PAUSE || call->kind == CALL_CHECK) {
+  if (!e->change.stuck || call->kind == CALL_PAUSE || call->kind == CALL_CHECK) {
     return false;
   }
   engine_answer_err(ctx, e, call, WEFT_E_UNAVAIL,

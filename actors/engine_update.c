@@ -26,7 +26,8 @@ static void round_failed(weft_ctx *ctx, engine *e)
   (void)snprintf(a.message + at, sizeof a.message - at,
                  "; weights and version are unchanged, the session is over");
   if (e->call->kind == CALL_START && a.err == WEFT_E_DOWN) {
-    a.err = WEFT_E_UNAVAIL; /* nothing was begun: it may be tried again */
+    a.err = WEFT_E_UNAVAIL;
+    e->call->begun = false; /* it may be tried again */
   }
   engine_op_failed(ctx, e, &a);
 }
@@ -102,6 +103,7 @@ static void leave_open(weft_ctx *ctx, engine *e, engine_call *call,
 {
   weft_timer_cancel(ctx, e->session.lease_timer);
   e->session.lease_timer = 0;
+  call->begun = true;
   e->call = call;
   engine_move(ctx, e, to);
 }
@@ -199,6 +201,7 @@ static void finish_refused(weft_ctx *ctx, engine *e)
 {
   engine_call *call = e->call;
   e->call = NULL;
+  call->begun = false; /* the same finish may succeed when the rest has come */
   to_open(ctx, e);
   engine_answer a = { .err = WEFT_E_CONFLICT,
                       .outcome = WEFT_OUTCOME_NOT_COMMITTED,
@@ -527,10 +530,12 @@ void engine_record_done(weft_ctx *ctx, engine *e, weft_err err, const char *text
      * takes a new segment, the same record is asked for again. */
     weft_log(ctx, WEFT_LOG_ERROR, "commit record %" PRIu64 " is not durable, again: %s",
              e->change.next.sequence, text);
+    e->change.stuck = true;
     e->change.corr_timer = weft_timer_start(ctx, 200, ENGINE_TAG(TIMER_RECORD, 0));
     return;
   }
   e->change.recorded = true;
+  e->change.stuck = false;
   if (e->change.label) {
     become_visible(ctx, e, "");
     return;
@@ -578,6 +583,7 @@ void engine_op_due(weft_ctx *ctx, engine *e, engine_call *call)
 
 void engine_label_begin(weft_ctx *ctx, engine *e, engine_call *call)
 {
+  call->begun = true;
   e->change = (engine_change){ .pending = true,
                                .label = true,
                                .call = call,

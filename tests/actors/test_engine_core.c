@@ -428,6 +428,34 @@ static void an_idempotency_key_runs_a_call_once(void **state)
   stop();
 }
 
+static void a_call_that_never_began_is_not_remembered(void **state)
+{
+  (void)state;
+  start(NULL);
+  /* A start waits for an abort that takes a while; its connection goes; the caller's
+   * retry under the same key is a new attempt. */
+  expect(world_begin(&w, 0), WEFT_OK);
+  w.workers[1].fault =
+      (world_fault){ .type = WEFT_MSG_W_ABORT, .slow_ms = 1000, .once = true };
+  w.workers[1].fault.kind = FAULT_SLOW;
+  const weft_client_abort abort_msg = { .h.type = WEFT_MSG_CLIENT_ABORT };
+  world_post(&w, 1, &abort_msg.h);
+  world_run(&w, 20);
+  const weft_client_start begin = { .h.type = WEFT_MSG_CLIENT_START,
+                                    .caller = 100,
+                                    .idem_key = WEFT_STR("again"),
+                                    .body_hash = 1 };
+  world_post(&w, 0, &begin.h);
+  world_run(&w, 20);
+  const weft_client_gone gone = { .h.type = WEFT_MSG_CLIENT_GONE, .caller = 100 };
+  world_post(&w, 0, &gone.h);
+  world_run(&w, 20);
+  weft_client_start retry = begin;
+  retry.caller = 101;
+  expect(world_call(&w, 2, &retry.h, 5000), WEFT_OK);
+  stop();
+}
+
 static void a_stale_session_id_cannot_write_into_the_next(void **state)
 {
   (void)state;
@@ -594,6 +622,7 @@ int main(void)
     cmocka_unit_test(a_label_waits_for_the_finish_before_it),
     cmocka_unit_test(expected_version_is_compare_and_set),
     cmocka_unit_test(an_idempotency_key_runs_a_call_once),
+    cmocka_unit_test(a_call_that_never_began_is_not_remembered),
     cmocka_unit_test(a_stale_session_id_cannot_write_into_the_next),
     cmocka_unit_test(a_failed_record_is_rolled_forward),
     cmocka_unit_test(an_answer_due_after_the_issue_says_unknown),
