@@ -159,10 +159,15 @@ static bool write_all(const weft_journal *j, int fd, const uint8_t *data, size_t
   return true;
 }
 
-/* Header, mark, what is needed from older segments, and the first record. */
-static weft_err first_bytes(const weft_journal *j, const weft_journal_record *first,
-                            uint64_t number, uint8_t **out, size_t *len, size_t *records,
-                            weft_why *why)
+typedef struct chunk { /* what one write brings to the disk */
+  uint8_t *bytes;
+  size_t len, records;
+} chunk;
+
+/* Header, mark, what is needed from older segments, and the first record.  The caller
+ * frees out->bytes in any case. */
+static weft_err first_chunk(const weft_journal *j, const weft_journal_record *first,
+                            uint64_t number, chunk *out, weft_why *why)
 {
   const weft_journal_segment segment = { .number = number,
                                          .previous = j->previous,
@@ -171,26 +176,20 @@ static weft_err first_bytes(const weft_journal *j, const weft_journal_record *fi
                                      .boot_id = j->boot_id,
                                      .sequence = j->sequence };
   const weft_journal_record *all[] = { &mark, j->weights, j->label, first };
-  uint8_t *bytes = malloc(WEFTI_JOURNAL_HEADER);
-  if (bytes == NULL) {
+  out->bytes = malloc(WEFTI_JOURNAL_HEADER);
+  if (out->bytes == NULL) {
     return weft_whyf(why, WEFT_E_NOMEM, "journal: no memory for a segment");
   }
-  wefti_journal_header(&segment, bytes);
-  size_t size = WEFTI_JOURNAL_HEADER;
-  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-    if (all[i] == NULL) {
-      continue;
+  wefti_journal_header(&segment, out->bytes);
+  out->len = WEFTI_JOURNAL_HEADER;
+  weft_err err = WEFT_OK;
+  for (size_t i = 0; i < sizeof all / sizeof all[0] && err == WEFT_OK; i++) {
+    if (all[i] != NULL) {
+      err = wefti_journal_encode(all[i], 0, &out->bytes, &out->len, why);
+      out->records++;
     }
-    const weft_err err = wefti_journal_encode(all[i], 0, &bytes, &size, why);
-    if (err != WEFT_OK) {
-      free(bytes);
-      return err;
-    }
-    ++*records;
   }
-  *out = bytes;
-  *len = size;
-  return WEFT_OK;
+  return err;
 }
 
 /* Old segments go as long as enough history stays. */
@@ -219,30 +218,29 @@ static void drop_old(weft_journal *j)
 weft_err wefti_journal_begin(weft_journal *j, const weft_journal_record *first,
                              weft_why *why)
 {
-  uint8_t *bytes;
-  size_t len;
-  size_t records = 0;
+  chunk all = { .bytes = NULL };
   char name[32];
   const uint64_t number = ++j->newest; /* never again, even when this fails */
-  weft_err err = first_bytes(j, first, number, &bytes, &len, &records, why);
+  weft_err err = first_chunk(j, first, number, &all, why);
   if (err != WEFT_OK) {
+    free(all.bytes);
     return err;
   }
   wefti_journal_name(number, name);
   const int fd =
       j->ops.open(j->ops.arg, j->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_APPEND);
   if (fd < 0) {
-    free(bytes);
+    free(all.bytes);
     return wefti_journal_sys(j, why, "create", name);
   }
-  if (!write_all(j, fd, bytes, len)) {
+  if (!write_all(j, fd, all.bytes, all.len)) {
     err = wefti_journal_sys(j, why, "write", name);
   } else if (j->ops.sync(j->ops.arg, fd) != 0) {
     err = wefti_journal_sys(j, why, "sync", name);
   } else if (j->ops.sync_dir(j->ops.arg, j->dir_fd) != 0) {
     err = wefti_journal_sys(j, why, "sync the entry of", name);
   }
-  free(bytes);
+  free(all.bytes);
   if (err != WEFT_OK) { /* nobody was told of it: better gone than half there */
     (void)close(fd);
     (void)j->ops.unlink(j->ops.arg, j->dir_fd, name);
@@ -250,9 +248,9 @@ weft_err wefti_journal_begin(weft_journal *j, const weft_journal_record *first,
   }
   j->fd = fd;
   j->number = number;
-  j->written = len;
-  j->synced = len;
-  j->records = records;
+  j->written = all.len;
+  j->synced = all.len;
+  j->records = all.records;
   drop_old(j);
   return WEFT_OK;
 }

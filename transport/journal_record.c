@@ -209,31 +209,36 @@ static size_t proof_behind(const uint8_t *data, size_t len, size_t bad)
   return 0;
 }
 
-static weft_err read_records(const uint8_t *data, size_t len, size_t must,
-                             const char *label, weft_journal_record_fn *fn, void *arg,
-                             char *strings, weft_journal_segment *out, weft_why *why)
+/* Record by record up to the first that is not sound.  strings: room for one's. */
+static weft_err read_records(const uint8_t *data, size_t len,
+                             const weft_journal_reader *reader, char *strings,
+                             weft_journal_segment *out, weft_why *why)
 {
-  while (out->good < len) {
-    const size_t size = sound(data + out->good, len - out->good);
+  size_t size;
+  while (out->good < len && (size = sound(data + out->good, len - out->good)) > 0) {
     weft_journal_record record;
-    if (size == 0) {
-      break;
-    }
     if (!decode(data + out->good, size, strings, &record)) {
       return weft_whyf(why, WEFT_E_PROTO,
                        "%s: the record at offset %zu is of an unknown form; it was "
                        "written by another version, use that one or move the file away",
-                       label, out->good);
+                       reader->label, out->good);
     }
-    const weft_err err = fn(arg, &record);
+    const weft_err err = reader->fn(reader->arg, &record);
     if (err != WEFT_OK) {
       return err;
     }
     out->good += size;
     out->records++;
   }
-  const size_t proof = out->good < len ? proof_behind(data, len, out->good) : 0;
-  if (proof == 0 && out->good >= must) {
+  return WEFT_OK;
+}
+
+/* Is what is not sound a torn tail, or damage to what was on the disk? */
+static weft_err check_tail(const uint8_t *data, size_t len,
+                           const weft_journal_reader *reader, size_t good, weft_why *why)
+{
+  const size_t proof = good < len ? proof_behind(data, len, good) : 0;
+  if (proof == 0 && good >= reader->must) {
     return WEFT_OK;
   }
   return weft_whyf(
@@ -241,31 +246,35 @@ static weft_err read_records(const uint8_t *data, size_t len, size_t must,
       "%s: the record at offset %zu is damaged, and it had been on the disk "
       "(%s at offset %zu); restore the file from a copy, or move it away and "
       "lose its history",
-      label, out->good, proof > 0 ? "a good one follows" : "the file ended",
-      proof > 0 ? proof : must);
+      reader->label, good, proof > 0 ? "a good one follows" : "the file ended",
+      proof > 0 ? proof : reader->must);
 }
 
-weft_err weft_journal_read(const void *data, size_t len, size_t must, const char *label,
-                           weft_journal_record_fn *fn, void *arg,
-                           weft_journal_segment *out, weft_why *why)
+weft_err weft_journal_read(const void *data, size_t len,
+                           const weft_journal_reader *reader, weft_journal_segment *out,
+                           weft_why *why)
 {
-  weft_journal_segment segment;
+  weft_journal_segment segment = { 0 };
   if (!wefti_journal_header_read(data, len, &segment)) {
-    const size_t proof = must > 0 ? must : len > 0 ? proof_behind(data, len, 0) : 0;
-    return proof > 0
+    const bool was_there =
+        reader->must > 0 || (len > 0 && proof_behind(data, len, 0) > 0);
+    return was_there
                ? weft_whyf(why, WEFT_E_PROTO,
                            "%s: the header at offset 0 is damaged; restore the file from "
                            "a copy, or move it away and lose its history",
-                           label)
-               : weft_whyf(why, WEFT_E_TRUNCATED, "%s: there is no header", label);
+                           reader->label)
+               : weft_whyf(why, WEFT_E_TRUNCATED, "%s: there is no header",
+                           reader->label);
   }
   char *strings = malloc(WEFTI_JOURNAL_PAYLOAD_MAX);
   if (strings == NULL) {
-    return weft_whyf(why, WEFT_E_NOMEM, "%s: no memory to read it", label);
+    return weft_whyf(why, WEFT_E_NOMEM, "%s: no memory to read it", reader->label);
   }
-  const weft_err err =
-      read_records(data, len, must, label, fn, arg, strings, &segment, why);
+  weft_err err = read_records(data, len, reader, strings, &segment, why);
   free(strings);
+  if (err == WEFT_OK) {
+    err = check_tail(data, len, reader, segment.good, why);
+  }
   if (err == WEFT_OK) {
     *out = segment;
   }

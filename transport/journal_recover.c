@@ -24,7 +24,7 @@ typedef struct reading {
   bool torn;
   weft_journal_record *open; /* begun, end not seen; borrowed from the history */
   weft_why *why;
-  const char *label;
+  char label[PATH_MAX + 40]; /* of the file that is being read */
 } reading;
 
 static int newest_first(const void *a, const void *b)
@@ -137,7 +137,7 @@ static weft_err remember(weft_journal *j, const weft_journal_record *record,
 {
   if (j->history_count == j->history_cap) {
     const size_t cap = j->history_cap == 0 ? 256 : j->history_cap * 2;
-    weft_journal_record **all = realloc(j->history, cap * sizeof *all);
+    weft_journal_record **all = realloc(j->history, cap * sizeof(weft_journal_record *));
     if (all == NULL) {
       return WEFT_E_NOMEM;
     }
@@ -238,24 +238,22 @@ static weft_err find_chain(reading *rd)
       continue;
     }
     char name[32];
-    char label[PATH_MAX + 40];
     wefti_journal_name(rd->numbers[i], name);
-    (void)snprintf(label, sizeof label, "%s/%s", j->path, name);
-    rd->label = label;
-    int fd;
-    uint8_t *data;
-    size_t len;
-    weft_journal_segment segment;
+    (void)snprintf(rd->label, sizeof rd->label, "%s/%s", j->path, name);
+    int fd = -1;
+    uint8_t *data = NULL;
+    size_t len = 0;
+    weft_journal_segment segment = { 0 };
+    const weft_journal_reader reader = { rd->label, (size_t)good, nothing, NULL };
     weft_err err = load(rd, name, O_RDONLY, &fd, &data, &len);
     if (err != WEFT_OK) {
       return err;
     }
     (void)close(fd);
-    err = weft_journal_read(data, len, (size_t)good, label, nothing, NULL, &segment,
-                            rd->why);
+    err = weft_journal_read(data, len, &reader, &segment, rd->why);
     free(data);
     if (err == WEFT_E_TRUNCATED) {
-      wefti_journal_say(j, "journal: %s is no segment, its beginning failed", label);
+      wefti_journal_say(j, "journal: %s is no segment, its beginning failed", rd->label);
       (void)j->ops.unlink(j->ops.arg, j->dir_fd, name);
       rd->torn = true; /* who knows which number it would have had */
       continue;
@@ -267,7 +265,7 @@ static weft_err find_chain(reading *rd)
       return weft_whyf(rd->why, WEFT_E_PROTO,
                        "%s: it was segment %" PRIu64 " once; give the files their names "
                        "back or move it away",
-                       label, segment.number);
+                       rd->label, segment.number);
     }
     rd->good[rd->chain_len] = good;
     rd->chain[rd->chain_len++] = segment.number;
@@ -285,25 +283,23 @@ static weft_err read_segment(reading *rd, size_t at)
 {
   weft_journal *j = rd->j;
   char name[32];
-  char label[PATH_MAX + 40];
-  int fd;
-  uint8_t *data;
-  size_t len;
-  weft_journal_segment segment;
+  int fd = -1;
+  uint8_t *data = NULL;
+  size_t len = 0;
+  weft_journal_segment segment = { 0 };
   wefti_journal_name(rd->chain[at], name);
-  (void)snprintf(label, sizeof label, "%s/%s", j->path, name);
-  rd->label = label;
+  (void)snprintf(rd->label, sizeof rd->label, "%s/%s", j->path, name);
+  const weft_journal_reader reader = { rd->label, (size_t)rd->good[at], on_record, rd };
   weft_err err = load(rd, name, at == 0 ? O_RDWR : O_RDONLY, &fd, &data, &len);
   if (err != WEFT_OK) {
     return err;
   }
-  err = weft_journal_read(data, len, (size_t)rd->good[at], label, on_record, rd, &segment,
-                          rd->why);
+  err = weft_journal_read(data, len, &reader, &segment, rd->why);
   free(data);
   if (err == WEFT_OK && at == 0 && segment.good < len) {
     rd->torn = true;
-    wefti_journal_say(j, "journal: %s: cut a torn tail of %zu bytes at offset %zu", label,
-                      len - segment.good, segment.good);
+    wefti_journal_say(j, "journal: %s: cut a torn tail of %zu bytes at offset %zu",
+                      rd->label, len - segment.good, segment.good);
     if (j->ops.truncate(j->ops.arg, fd, (off_t)segment.good) != 0) {
       err = wefti_journal_sys(j, rd->why, "cut", name);
     }

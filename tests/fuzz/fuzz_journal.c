@@ -34,15 +34,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   weft_why why = { .text = "" };
   size_t count = 0;
   size_t count_again = 0;
-  const weft_err err =
-      weft_journal_read(data, size, 0, "input", on_record, &count, &segment, &why);
+  const weft_journal_reader reader = { "input", 0, on_record, &count };
+  const weft_err err = weft_journal_read(data, size, &reader, &segment, &why);
   if (err != WEFT_OK) {
     CHECK(strncmp(why.text, "input: ", 7) == 0);
     return 0;
   }
   CHECK(segment.good <= size && segment.records == count);
-  CHECK(weft_journal_read(data, segment.good, segment.good, "input", on_record,
-                          &count_again, &again, &why) == WEFT_OK);
+  const weft_journal_reader strict = { "input", segment.good, on_record, &count_again };
+  CHECK(weft_journal_read(data, segment.good, &strict, &again, &why) == WEFT_OK);
   CHECK(again.good == segment.good && count_again == count);
   return 0;
 }

@@ -120,14 +120,20 @@ typedef struct weft_journal_segment {
   size_t good;            /* bytes up to the end of the last good record */
   size_t records;
 } weft_journal_segment;
-/* Reads data[len].  must: bytes that have to be good; behind them, what is damaged and
- * has nothing good after it is a torn tail: WEFT_OK, and out->good < len.
+typedef struct weft_journal_reader {
+  const char *label; /* of the bytes, in error texts */
+  size_t must;       /* so many bytes have to be good */
+  weft_journal_record_fn *fn;
+  void *arg;
+} weft_journal_reader;
+/* Reads data[len].  Behind reader->must, what is damaged and has nothing good after it is
+ * a torn tail: WEFT_OK, and out->good < len.
  * Errors: PROTO (damage inside, why says the offset), TRUNCATED (not even a header: no
  * segment), what fn returned, NOMEM. */
-WEFT_API weft_err weft_journal_read(const void *data, size_t len, size_t must,
-                                    const char *label, weft_journal_record_fn *fn,
-                                    void *arg, weft_journal_segment *out, weft_why *why)
-    WEFT_MUST_USE WEFT_NONNULL(4, 5, 7);
+WEFT_API weft_err weft_journal_read(const void *data, size_t len,
+                                    const weft_journal_reader *reader,
+                                    weft_journal_segment *out, weft_why *why)
+    WEFT_MUST_USE WEFT_NONNULL(3, 4);
 
 WEFT_END_DECLS
 
