@@ -55,6 +55,8 @@ static weft_err go_init(wefti_device_session *s, const weft_transfer_who *who,
   return err;
 }
 
+/* Giving much memory back takes seconds: a job of its own, that ends early when another
+ * one waits. */
 static void tidy(wefti_device *device)
 {
   wefti_store_state st;
@@ -71,7 +73,6 @@ static void abandon(device_actor *self, uint64_t epoch)
   if (device->on_install) {
     device->on_install(device->on_install_arg, epoch, NULL);
   }
-  tidy(device);
 }
 
 static weft_err finish(wefti_device_session *s, const weft_device_run *m,
@@ -269,6 +270,7 @@ static weft_err device_fill(wefti_device *device, const wefti_device_opts *opts,
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "weight memory: %s", weft_strerror(err));
   }
+  device->memory->cancel = &device->cancel;
   return open_backend(device, opts, why);
 }
 

@@ -30,6 +30,11 @@ struct wefti_device {
   void *on_install_arg;
 };
 
+static inline bool wefti_device_cancelled(wefti_device *device)
+{
+  return atomic_load_explicit(&device->cancel, memory_order_relaxed);
+}
+
 /* ---- the session as the device thread sees it (device_session.c).  One thread. */
 
 typedef struct wefti_staged {

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PIECE = 4 << 20 }; /* bytes between two looks at cancel */
+
 weft_err wefti_json_buf(weft_json_writer *w, weft_buf **out)
 {
   char *text;
@@ -70,17 +72,24 @@ weft_err wefti_device_weights(wefti_device *device, weft_buf **out, weft_why *wh
   const weft_snapshot *live = wefti_store_base(device->store);
   weft_jw_init(&w);
   weft_jw_array(&w, NULL);
-  for (size_t i = 0; live && i < live->tensor_count; i++) {
+  weft_err err = WEFT_OK;
+  for (size_t i = 0; live && i < live->tensor_count && err == WEFT_OK; i++) {
     write_tensor(&w, &live->tensors[i]);
+    err = wefti_device_cancelled(device) ? WEFT_E_CANCELLED : WEFT_OK;
   }
   weft_jw_end(&w);
   weft_store_unpin(device->store, live);
-  const weft_err err = wefti_json_buf(&w, out);
-  return err == WEFT_OK ? WEFT_OK : weft_whyf(why, err, "list of weights: out of memory");
+  if (err == WEFT_OK) {
+    err = wefti_json_buf(&w, out);
+  } else {
+    weft_jw_fini(&w);
+  }
+  return err == WEFT_OK ? WEFT_OK
+                        : weft_whyf(why, err, "list of weights: %s", weft_strerror(err));
 }
 
 static weft_err write_checksum(weft_json_writer *w, const weft_tensor *t,
-                               const char *prefix)
+                               const char *prefix, const atomic_bool *cancel)
 {
   uint8_t sha[WEFT_SHA256_BYTES];
   char text[WEFT_SHA256_TEXT];
@@ -91,7 +100,7 @@ static weft_err write_checksum(weft_json_writer *w, const weft_tensor *t,
     return WEFT_E_NOMEM;
   }
   (void)snprintf(key, size, "%s%s", prefix, t->name);
-  err = weft_sha256(t->data, t->bytes, sha, text);
+  err = weft_sha256_until(t->data, t->bytes, cancel, sha, text);
   weft_jw_str(w, key, text);
   free(key);
   return err;
@@ -110,9 +119,9 @@ weft_err wefti_device_checksum(wefti_device *device, uint32_t rank, uint32_t dp_
   weft_jw_init(&w);
   weft_jw_object(&w, NULL);
   for (size_t i = 0; live && i < live->tensor_count && err == WEFT_OK; i++) {
-    err = atomic_load_explicit(&device->cancel, memory_order_relaxed)
+    err = wefti_device_cancelled(device) /* also where tensors have no bytes */
               ? WEFT_E_CANCELLED
-              : write_checksum(&w, &live->tensors[i], prefix);
+              : write_checksum(&w, &live->tensors[i], prefix, &device->cancel);
   }
   weft_jw_end(&w);
   weft_store_unpin(device->store, live);
@@ -127,6 +136,28 @@ weft_err wefti_device_checksum(wefti_device *device, uint32_t rank, uint32_t dp_
 
 /* ---- reset */
 
+static weft_err invert_bytes(wefti_device *device, const weft_tensor *from, uint8_t *out,
+                             weft_digest *digest)
+{
+  const uint8_t *in = from->data;
+  weft_hasher *hasher = weft_hasher_create();
+  if (!hasher) {
+    return WEFT_E_NOMEM;
+  }
+  uint64_t at = 0;
+  while (at < from->bytes && !wefti_device_cancelled(device)) {
+    const uint64_t end = from->bytes - at < PIECE ? from->bytes : at + PIECE;
+    for (uint64_t i = at; i < end; i++) {
+      out[i] = (uint8_t)~in[i];
+    }
+    weft_hasher_update(hasher, out + at, (size_t)(end - at));
+    at = end;
+  }
+  *digest = weft_hasher_value(hasher);
+  weft_hasher_destroy(hasher);
+  return at < from->bytes ? WEFT_E_CANCELLED : WEFT_OK;
+}
+
 static weft_err invert(wefti_device *device, const weft_tensor *from, wefti_entry *to,
                        weft_why *why)
 {
@@ -135,17 +166,16 @@ static weft_err invert(wefti_device *device, const weft_tensor *from, wefti_entr
   if (err != WEFT_OK) {
     return err;
   }
-  const uint8_t *in = from->data;
-  uint8_t *out = extent.ptr;
-  for (uint64_t i = 0; i < from->bytes; i++) {
-    out[i] = (uint8_t)~in[i];
+  weft_digest digest = { 0, 0 };
+  err = invert_bytes(device, from, extent.ptr, &digest);
+  if (err == WEFT_OK) {
+    err = wefti_cell_create(from, device->memory, &extent, to);
   }
-  err = wefti_cell_create(from, device->memory, &extent, to);
   if (err != WEFT_OK) {
     weft_memory_free(device->memory, &extent);
     return weft_whyf(why, err, "reset: %s", weft_strerror(err));
   }
-  weft_digest_store(weft_digest_of(extent.ptr, from->bytes), to->t.digest);
+  weft_digest_store(digest, to->t.digest);
   return WEFT_OK;
 }
 
@@ -175,7 +205,7 @@ weft_err wefti_device_reset(wefti_device *device, weft_buf **out, weft_why *why)
   weft_err err = wefti_store_room(device->store, why);
   size_t made = 0;
   while (err == WEFT_OK && made < count) {
-    err = atomic_load_explicit(&device->cancel, memory_order_relaxed)
+    err = wefti_device_cancelled(device)
               ? weft_whyf(why, WEFT_E_CANCELLED, "reset: cancelled")
               : invert(device, &live->tensors[made], &entries[made], why);
     made += err == WEFT_OK;

@@ -113,6 +113,9 @@ static weft_err make_room(wefti_device_session *s, weft_why *why)
                                .ndim = t->ndim,
                                .bytes = t->bytes };
     weft_extent extent;
+    if (wefti_device_cancelled(s->device)) {
+      return weft_whyf(why, WEFT_E_CANCELLED, "cancelled while room was made");
+    }
     weft_err err = weft_memory_alloc(memory, t->bytes, &extent, why);
     if (err != WEFT_OK) {
       return err;

@@ -184,7 +184,8 @@ static void on_beat(weft_ctx *ctx, worker *w, const worker_ask *ask, const weft_
   }
   worker_state(ctx, w, ask);
   if (w->corr == 0 && w->phase != WEFT_WORKER_ABORTING &&
-      wefti_store_reapable(device->store)) {
+      (w->untidy || wefti_store_reapable(device->store))) {
+    w->untidy = false;
     worker_run(ctx, w, WEFT_DEVICE_REAP, NULL);
   }
 }

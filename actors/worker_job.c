@@ -67,6 +67,10 @@ void worker_keep(weft_ctx *ctx, worker *w, const worker_ask *ask)
   *kept = *ask;
   kept->arg.p = arg;
   kept->info = weft_buf_ref(ask->info);
+  if (w->corr != 0 && w->job == WEFT_DEVICE_REAP) { /* can be done later */
+    atomic_store_explicit(&w->args.device->cancel, true, memory_order_relaxed);
+    w->untidy = true;
+  }
 }
 
 void worker_kept_clear(weft_ctx *ctx, worker *w)
@@ -122,6 +126,7 @@ static void abort_end(weft_ctx *ctx, worker *w)
     w->ended = w->abort_epoch;
   }
   w->abort_epoch = 0;
+  w->untidy = true;
   worker_said_clear(w);
   for (unsigned i = 0; i < w->abort_count; i++) {
     worker_ok(ctx, &w->aborts[i]);
@@ -152,6 +157,7 @@ static void session_done(weft_ctx *ctx, worker *w, const worker_ask *asked,
     weft_log(ctx, WEFT_LOG_WARN, "session ended: %.*s rank=%" PRIu32 " epoch=%" PRIu64,
              (int)done->text.len, done->text.p ? done->text.p : "", w->rank, w->epoch);
     end_session(w);
+    w->untidy = true;
   } else if (w->job == WEFT_DEVICE_ACCEPT) {
     w->phase = WEFT_WORKER_ACCEPTED;
   } else if (w->job == WEFT_DEVICE_FINISH && ok) {

@@ -59,6 +59,7 @@ typedef struct worker {
 
   uint64_t corr; /* question to the device thread, 0 = it is free */
   weft_device_job job;
+  bool untidy;      /* what was dropped may lie there as free memory */
   worker_ask asked; /* whom job is for */
 
   worker_ask waiting[WORKER_WAITING_MAX]; /* kept */

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <openssl/evp.h>
 #include <stdalign.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,16 +151,45 @@ bool weft_digest_parse(const char *text, weft_digest *out)
   return true;
 }
 
+enum { SHA_PIECE = 4 << 20 }; /* bytes between two looks at cancel */
+
+static weft_err sha_all(EVP_MD_CTX *sha, const uint8_t *data, size_t len,
+                        const atomic_bool *cancel)
+{
+  if (EVP_DigestInit_ex(sha, EVP_sha256(), NULL) != 1) {
+    return WEFT_E_FAILED;
+  }
+  for (size_t at = 0; at < len; at += SHA_PIECE) {
+    const size_t n = len - at < SHA_PIECE ? len - at : SHA_PIECE;
+    if (cancel != NULL && atomic_load_explicit(cancel, memory_order_relaxed)) {
+      return WEFT_E_CANCELLED;
+    }
+    if (EVP_DigestUpdate(sha, data + at, n) != 1) {
+      return WEFT_E_FAILED;
+    }
+  }
+  return WEFT_OK;
+}
+
+weft_err weft_sha256_until(const void *data, size_t len, const atomic_bool *cancel,
+                           uint8_t out[WEFT_SHA256_BYTES], char text[WEFT_SHA256_TEXT])
+{
+  unsigned n = 0;
+  EVP_MD_CTX *sha = EVP_MD_CTX_new();
+  weft_err err = sha != NULL ? sha_all(sha, data, len, cancel) : WEFT_E_FAILED;
+  if (err == WEFT_OK &&
+      (EVP_DigestFinal_ex(sha, out, &n) != 1 || n != WEFT_SHA256_BYTES)) {
+    err = WEFT_E_FAILED;
+  }
+  EVP_MD_CTX_free(sha);
+  if (err == WEFT_OK && text != NULL) {
+    hex(out, WEFT_SHA256_BYTES, text);
+  }
+  return err;
+}
+
 weft_err weft_sha256(const void *data, size_t len, uint8_t out[WEFT_SHA256_BYTES],
                      char text[WEFT_SHA256_TEXT])
 {
-  unsigned n = 0;
-  if (EVP_Digest(len == 0 ? "" : data, len, out, &n, EVP_sha256(), NULL) != 1 ||
-      n != WEFT_SHA256_BYTES) {
-    return WEFT_E_FAILED;
-  }
-  if (text != NULL) {
-    hex(out, WEFT_SHA256_BYTES, text);
-  }
-  return WEFT_OK;
+  return weft_sha256_until(data, len, NULL, out, text);
 }

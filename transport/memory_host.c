@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #define SLAB_ALIGN (2 * MIB)         /* a huge page */
 #define SLAB_DEFAULT (64 * MIB)
 #define PUNCH_MIN MIB
+#define PIECE (256 * MIB) /* of pages at a time: a cancel waits for no more */
 
 typedef struct slab {
   uint32_t id;
@@ -59,6 +61,12 @@ static void lock(host_memory *h)
 static void unlock(host_memory *h)
 {
   (void)pthread_mutex_unlock(&h->lock);
+}
+
+static bool cancelled(const host_memory *h)
+{
+  return h->pub.cancel != NULL &&
+         atomic_load_explicit(h->pub.cancel, memory_order_relaxed);
 }
 
 static weft_err round_up(uint64_t v, uint64_t to, uint64_t *out)
@@ -229,7 +237,7 @@ static weft_err back(host_memory *h, slab *s, uint64_t offset, uint64_t bytes,
   uint64_t g = offset / GRANULE;
   while (g < end) {
     uint64_t to = g;
-    while (to < end && !s->granules[to]) {
+    while (to < end && !s->granules[to] && to - g < PIECE / GRANULE) {
       to++;
     }
     const uint64_t len = (to - g) * GRANULE;
@@ -243,7 +251,9 @@ static weft_err back(host_memory *h, slab *s, uint64_t offset, uint64_t bytes,
                        "host memory: %zu bytes more are over the limit of %zu (%zu held)",
                        (size_t)len, (size_t)h->max_bytes, (size_t)h->stats.backed);
     }
-    const weft_err err = take_pages(s, g * GRANULE, len, why);
+    const weft_err err = cancelled(h)
+                             ? weft_whyf(why, WEFT_E_CANCELLED, "host memory: cancelled")
+                             : take_pages(s, g * GRANULE, len, why);
     if (err != WEFT_OK) {
       return err;
     }
@@ -343,50 +353,64 @@ static uint64_t free_backed(host_memory *h)
   return v;
 }
 
-static void drop_free_slabs(host_memory *h, uint64_t keep)
+/* Gives back the whole granules inside a free piece, which only this thread could take,
+ * unless it is told to leave off. */
+static void punch(host_memory *h, slab *s, uint64_t offset, uint64_t bytes)
 {
-  for (size_t i = h->slab_count; i-- > 0;) {
-    slab *s = h->slabs[i];
-    const uint64_t spare = free_backed(h);
-    lock(h);
-    const wefti_free_node *n = wefti_extent_next(&h->map, s->id, 0);
-    const bool drop = n != NULL && n->slab == s->id && n->bytes == s->bytes &&
-                      spare >= s->backed && spare - s->backed >= keep;
-    if (drop) {
-      wefti_extent_remove_slab(&h->map, s->id);
-      memmove(h->slabs + i, h->slabs + i + 1, (h->slab_count - i - 1) * sizeof(slab *));
-      h->slab_count--;
-      h->stats.slabs--;
-      h->stats.mapped -= s->bytes;
-      h->stats.backed -= s->backed;
+  const uint64_t end = (offset + bytes) / GRANULE;
+  uint64_t from = (offset + GRANULE - 1) / GRANULE;
+  while (from < end && !cancelled(h)) {
+    const uint64_t to = end - from > PIECE / GRANULE ? from + PIECE / GRANULE : end;
+    uint64_t had = 0;
+    for (uint64_t g = from; g < to; g++) {
+      had += s->granules[g];
     }
-    unlock(h);
-    if (drop) {
-      close_slab(s);
+    if (had > 0) {
+      if (fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    (off_t)(from * GRANULE), (off_t)((to - from) * GRANULE)) != 0) {
+        return;
+      }
+      memset(s->granules + from, 0, to - from);
+      s->backed -= had * GRANULE;
+      lock(h);
+      h->stats.backed -= had * GRANULE;
+      unlock(h);
     }
+    from = to;
   }
 }
 
-/* Gives back the whole granules inside a free piece, which only this thread could take.
- */
-static void punch(host_memory *h, slab *s, uint64_t offset, uint64_t bytes)
+static bool can_drop(host_memory *h, const slab *s, uint64_t keep)
 {
-  const uint64_t from = (offset + GRANULE - 1) / GRANULE;
-  const uint64_t to = (offset + bytes) / GRANULE;
-  uint64_t had = 0;
-  for (uint64_t g = from; g < to; g++) {
-    had += s->granules[g];
-  }
-  if (had == 0 ||
-      fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                (off_t)(from * GRANULE), (off_t)((to - from) * GRANULE)) != 0) {
-    return;
-  }
-  memset(s->granules + from, 0, to - from);
-  s->backed -= had * GRANULE;
+  const uint64_t spare = free_backed(h);
   lock(h);
-  h->stats.backed -= had * GRANULE;
+  const wefti_free_node *n = wefti_extent_next(&h->map, s->id, 0);
+  const bool unused = n != NULL && n->slab == s->id && n->bytes == s->bytes;
   unlock(h);
+  return unused && spare >= s->backed && spare - s->backed >= keep;
+}
+
+static void drop_free_slabs(host_memory *h, uint64_t keep)
+{
+  for (size_t i = h->slab_count; i-- > 0 && !cancelled(h);) {
+    slab *s = h->slabs[i];
+    if (!can_drop(h, s, keep)) {
+      continue;
+    }
+    punch(h, s, 0, s->bytes); /* closing it would free its pages in one go */
+    if (cancelled(h)) {
+      return;
+    }
+    lock(h);
+    wefti_extent_remove_slab(&h->map, s->id);
+    memmove(h->slabs + i, h->slabs + i + 1, (h->slab_count - i - 1) * sizeof(slab *));
+    h->slab_count--;
+    h->stats.slabs--;
+    h->stats.mapped -= s->bytes;
+    h->stats.backed -= s->backed;
+    unlock(h);
+    close_slab(s);
+  }
 }
 
 static void host_trim(weft_memory *m, uint64_t keep)
@@ -398,7 +422,7 @@ static void host_trim(weft_memory *m, uint64_t keep)
   for (size_t i = h->slab_count; i-- > 0;) {
     slab *s = h->slabs[i];
     uint64_t offset = 0;
-    while (free_backed(h) > keep && free_backed(h) - keep > slack) {
+    while (free_backed(h) > keep && free_backed(h) - keep > slack && !cancelled(h)) {
       lock(h);
       const wefti_free_node *n = wefti_extent_next(&h->map, s->id, offset);
       const bool here = n != NULL && n->slab == s->id;

@@ -589,6 +589,61 @@ typedef struct exported {
   wefti_device *device;
 } exported;
 
+/* Memory that says "leave off" while the first tensor's room is made. */
+typedef struct spoilt_memory {
+  weft_memory pub;
+  weft_memory *real;
+  wefti_device *device;
+  unsigned allocs;
+} spoilt_memory;
+
+static weft_err spoilt_reserve(weft_memory *m, uint64_t bytes, weft_why *why)
+{
+  return weft_memory_reserve(((spoilt_memory *)m)->real, bytes, why);
+}
+
+static weft_err spoilt_alloc(weft_memory *m, uint64_t bytes, weft_extent *out,
+                             weft_why *why)
+{
+  spoilt_memory *spoilt = (spoilt_memory *)m;
+  spoilt->allocs++;
+  atomic_store(&spoilt->device->cancel, true);
+  spoilt->device->memory = spoilt->real;
+  const weft_err err = weft_memory_alloc(spoilt->real, 0, out, why); /* nobody reads it */
+  out->bytes = bytes;
+  return err;
+}
+
+static void spoilt_free(weft_memory *m, const weft_extent *extent)
+{
+  (void)m;
+  (void)extent;
+}
+
+static void making_room_can_be_cancelled(void **state)
+{
+  (void)state;
+  static const weft_memory_ops ops = { .name = "spoilt",
+                                       .reserve = spoilt_reserve,
+                                       .alloc = spoilt_alloc,
+                                       .free = spoilt_free };
+  fixture *f = begin();
+  char path[PATH_LEN];
+  path_in(f, path);
+  write_file(path, full, FULL);
+  world_as(start(f), w_ok, W_OK);
+  spoilt_memory spoilt = { .pub.ops = &ops,
+                           .real = f->w->device->memory,
+                           .device = f->w->device };
+  f->w->device->memory = &spoilt.pub;
+  world_refused(accept_file(f, path), WEFT_E_CANCELLED);
+  assert_int_equal(spoilt.allocs, 1); /* of four tensors */
+  assert_ptr_equal(f->w->device->memory, spoilt.real);
+  commit(f, full, FULL); /* the next one is not */
+  assert_int_equal(live_fill(f, "model.b"), 1);
+  end(f);
+}
+
 static void on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot)
 {
   exported *e = arg;
@@ -680,6 +735,7 @@ int main(void)
     cmocka_unit_test(weights_are_listed_by_name),
     cmocka_unit_test(checksums_are_sha256_under_the_checkers_keys),
     cmocka_unit_test(reset_changes_bytes_but_no_version),
+    cmocka_unit_test(making_room_can_be_cancelled),
     cmocka_unit_test(who_exports_descriptors_is_told),
     cmocka_unit_test(init_takes_an_object),
     cmocka_unit_test(options_are_checked),

@@ -650,6 +650,32 @@ static void left_snapshots_go_with_the_next_heartbeat(void **state)
   world_end(w);
 }
 
+static void memory_is_tidied_after_an_abort_unless_something_waits(void **state)
+{
+  (void)state;
+  world *w = begin();
+  reach(w, WEFT_WORKER_OPEN, 3);
+  world_is(abort_(w, 3), WEFT_MSG_W_OK);
+  assert_int_equal(w->jobs[w->job_count - 1], WEFT_DEVICE_ABANDON);
+  w->hold = true;
+  beat(w);
+  assert_int_equal(w->jobs[w->job_count - 1], WEFT_DEVICE_REAP);
+  assert_false(atomic_load(&w->device->cancel));
+  assert_null(start(w, 4)); /* waits, and ends the tidying early */
+  const uint64_t starting = w->corr;
+  assert_true(atomic_load(&w->device->cancel));
+  w->hold = false;
+  world_release(w);
+  world_is(world_answer(w, starting), WEFT_MSG_W_OK);
+  assert_false(atomic_load(&w->device->cancel));
+  beat(w); /* what was left off is done later */
+  assert_int_equal(w->jobs[w->job_count - 1], WEFT_DEVICE_REAP);
+  const size_t jobs = w->job_count;
+  beat(w);
+  assert_int_equal(w->job_count, jobs);
+  world_end(w);
+}
+
 static void without_its_device_thread_a_worker_ends(void **state)
 {
   (void)state;
@@ -820,6 +846,7 @@ int main(void)
     cmocka_unit_test(an_abort_cuts_a_question_short),
     cmocka_unit_test(a_grant_is_two_seconds_from_the_echoed_stamp),
     cmocka_unit_test(left_snapshots_go_with_the_next_heartbeat),
+    cmocka_unit_test(memory_is_tidied_after_an_abort_unless_something_waits),
     cmocka_unit_test(without_its_device_thread_a_worker_ends),
     cmocka_unit_test(messages_for_others_do_not_end_it),
     cmocka_unit_test(no_allocation_failure_wedges_it),

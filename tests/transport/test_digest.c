@@ -2,6 +2,7 @@
 
 #include "weft/digest.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,25 @@ static void known_answers(void **state)
                       "261810a34c2798477964ccd631586139aa18feec334e146337c9e6f2486d0560");
   assert_ok(weft_sha256(NULL, 0, raw, NULL));
   assert_int_equal(raw[0], 0xe3);
+}
+
+static void a_cancelled_sha256_is_no_sha256(void **state)
+{
+  (void)state;
+  enum { N = (8 << 20) + 5 }; /* more than one piece */
+  uint8_t *data = calloc(1, N);
+  uint8_t whole[WEFT_SHA256_BYTES], raw[WEFT_SHA256_BYTES];
+  char text[WEFT_SHA256_TEXT] = "untouched";
+  atomic_bool cancel = false;
+  assert_non_null(data);
+  data[N - 1] = 1;
+  assert_ok(weft_sha256(data, N, whole, NULL));
+  assert_ok(weft_sha256_until(data, N, &cancel, raw, NULL));
+  assert_memory_equal(whole, raw, sizeof raw);
+  cancel = true;
+  assert_err(weft_sha256_until(data, N, &cancel, raw, text), WEFT_E_CANCELLED);
+  assert_string_equal(text, "untouched");
+  free(data);
 }
 
 static void streaming_is_the_same_in_any_pieces(void **state)
@@ -89,6 +109,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(known_answers),
+    cmocka_unit_test(a_cancelled_sha256_is_no_sha256),
     cmocka_unit_test(streaming_is_the_same_in_any_pieces),
     cmocka_unit_test(set_layout_is_what_the_header_says),
     cmocka_unit_test(text_and_bytes_go_both_ways),

@@ -6,6 +6,8 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -286,6 +288,74 @@ static void each_failed_allocation_is_an_error(void **state)
   }
 }
 
+/* ---- cancel */
+
+/* Looked at by every madvise of this program: pages that are taken are only counted, so
+ * that much memory costs nothing here. */
+typedef struct populate_watch {
+  bool on;
+  size_t most, count; /* bytes of the largest call; calls */
+  size_t cancel_after;
+  atomic_bool cancel;
+} populate_watch;
+
+static populate_watch *watched(void)
+{
+  static populate_watch watch;
+  return &watch;
+}
+
+int __real_madvise(void *p, size_t len, int advice);
+int __wrap_madvise(void *p, size_t len, int advice);
+int __wrap_madvise(void *p, size_t len, int advice)
+{
+  populate_watch *w = watched();
+  if (!w->on || advice != 23 /* MADV_POPULATE_WRITE */) {
+    return __real_madvise(p, len, advice);
+  }
+  w->most = len > w->most ? len : w->most;
+  w->count++;
+  if (w->count == w->cancel_after) {
+    atomic_store(&w->cancel, true);
+  }
+  return 0;
+}
+
+static void a_cancel_ends_the_taking_of_pages(void **state)
+{
+  (void)state;
+  const uint64_t big = UINT64_C(3) << 30;
+  populate_watch *w = watched();
+  weft_memory *m = create(0);
+  weft_extent e;
+  m->cancel = &w->cancel;
+  *w = (populate_watch){ .on = true, .cancel_after = 2 };
+  assert_err(weft_memory_alloc(m, big, &e, NULL), WEFT_E_CANCELLED);
+  assert_int_equal(w->count, 2);
+  assert_true(w->most <= 256 * MIB);
+  weft_memory_stats st;
+  weft_memory_stats_get(m, &st);
+  assert_int_equal(st.extents, 0);
+  assert_int_equal(st.used, 0);
+  assert_int_equal(st.backed, 2 * w->most);
+
+  weft_memory_trim(m, 0); /* may take long too, so it leaves off */
+  weft_memory_stats_get(m, &st);
+  assert_int_equal(st.backed, 2 * w->most);
+
+  atomic_store(&w->cancel, false);
+  assert_ok(weft_memory_alloc(m, big, &e, NULL)); /* what was taken is used */
+  weft_memory_stats_get(m, &st);
+  assert_int_equal(st.fresh, big);
+  weft_memory_free(m, &e);
+  weft_memory_trim(m, 0);
+  weft_memory_stats_get(m, &st);
+  assert_int_equal(st.backed, 0);
+  assert_int_equal(st.slabs, 0);
+  w->on = false;
+  weft_memory_destroy(m);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -294,6 +364,7 @@ int main(void)
     cmocka_unit_test(trim_gives_back),
     cmocka_unit_test(no_bytes_need_no_memory),
     cmocka_unit_test(limits_are_errors),
+    cmocka_unit_test(a_cancel_ends_the_taking_of_pages),
     cmocka_unit_test(a_file_size_limit_is_an_error_and_no_signal),
     cmocka_unit_test(a_reopened_slab_cannot_be_written),
     cmocka_unit_test(other_threads_may_release),

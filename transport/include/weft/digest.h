@@ -4,6 +4,7 @@
 #ifndef WEFT_DIGEST_H
 #define WEFT_DIGEST_H
 
+#include "weft/atomics.h"
 #include "weft/base.h"
 #include "weft/err.h"
 
@@ -58,6 +59,13 @@ WEFT_API bool weft_digest_parse(const char *text, weft_digest *out);
 WEFT_API weft_err weft_sha256(const void *data, size_t len,
                               uint8_t out[WEFT_SHA256_BYTES], char text[WEFT_SHA256_TEXT])
     WEFT_MUST_USE;
+
+/* The same, looking at cancel (relaxed; NULL = none) every few MiB.  Errors: FAILED,
+ * CANCELLED. */
+WEFT_API weft_err weft_sha256_until(const void *data, size_t len,
+                                    const atomic_bool *cancel,
+                                    uint8_t out[WEFT_SHA256_BYTES],
+                                    char text[WEFT_SHA256_TEXT]) WEFT_MUST_USE;
 
 WEFT_END_DECLS
 

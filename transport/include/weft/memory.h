@@ -4,6 +4,7 @@
 #ifndef WEFT_MEMORY_H
 #define WEFT_MEMORY_H
 
+#include "weft/atomics.h"
 #include "weft/base.h"
 #include "weft/device_table.h"
 #include "weft/err.h"
@@ -39,7 +40,7 @@ typedef struct weft_memory_ops {
    * large update needs one slab and not many.  A hint: alloc works without. */
   weft_err (*reserve)(weft_memory *m, uint64_t bytes, weft_why *why);
   /* Owner thread (the device thread).  Content is undefined.  The pages are there when it
-   * returns: touching them cannot fail.  Errors: NOMEM, LIMIT, SYS. */
+   * returns: touching them cannot fail.  Errors: NOMEM, LIMIT, SYS, CANCELLED. */
   weft_err (*alloc)(weft_memory *m, uint64_t bytes, weft_extent *out, weft_why *why);
   /* Any thread, short. */
   void (*free)(weft_memory *m, const weft_extent *extent);
@@ -65,6 +66,9 @@ typedef struct weft_memory_ops {
 
 struct weft_memory { /* first member of every implementation */
   const weft_memory_ops *ops;
+  /* Borrowed; NULL = none.  Set to true by any thread it makes alloc fail with CANCELLED
+   * and trim leave off, within some hundred MiB of pages.  Relaxed. */
+  const atomic_bool *cancel;
 };
 
 static inline weft_err weft_memory_reserve(weft_memory *m, uint64_t bytes, weft_why *why)
