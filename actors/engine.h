@@ -9,6 +9,7 @@
  *   engine_status.c   status and events as JSON
  *   engine_check.c    questions that only workers can answer
  *   engine_rearm.c    timers that found no memory, again
+ *   engine_digest.c   what all ranks have installed, as one digest
  *   engine_history.c  what was committed or aborted, for the journal and for people */
 #ifndef WEFT_ACTORS_ENGINE_H
 #define WEFT_ACTORS_ENGINE_H
@@ -391,6 +392,18 @@ void engine_jw_digest(weft_json_writer *w, const char *key, uint64_t sequence,
                       uint64_t hi, uint64_t lo);
 void engine_jw_time(weft_json_writer *w, const char *key, uint64_t unix_ms);
 weft_buf *engine_jw_take(weft_json_writer *w); /* NULL = out of memory */
+
+/* ---- engine_digest.c; after a round of FINISH */
+/* false after the session was dropped: replicas that were sent the same hold other bytes.
+ */
+bool engine_digests_agree(weft_ctx *ctx, engine *e);
+/* false after the session was dropped: the caller knows what it should have become. */
+bool engine_digest_is_wanted(weft_ctx *ctx, engine *e);
+/* A rank that has lost its weights cannot know which tensors did not come.  false after
+ * the session was dropped. */
+bool engine_sets_are_whole(weft_ctx *ctx, engine *e);
+/* Shards: one number for the set of them, in rank order. */
+void engine_set_digest(const engine *e, uint64_t *hi, uint64_t *lo);
 
 /* ---- engine_history.c */
 weft_err engine_history_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;

@@ -1,0 +1,96 @@
+/* What all ranks have installed, as one digest: do replicas agree, is it what the caller
+ * wants? */
+#include "engine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+bool engine_digests_agree(weft_ctx *ctx, engine *e)
+{
+  const engine_reply *first = &e->round.replies[0];
+  for (uint32_t i = 1; i < e->world && !e->session.list_form; i++) {
+    const engine_reply *r = &e->round.replies[i];
+    if (r->digest_hi == first->digest_hi && r->digest_lo == first->digest_lo) {
+      continue;
+    }
+    char culprits[64];
+    (void)snprintf(culprits, sizeof culprits, "rank 0, rank %" PRIu32, i);
+    engine_answer a = { .err = WEFT_E_FAILED,
+                        .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                        .phase = engine_phase_name(PHASE_FINISH),
+                        .culprits = culprits };
+    (void)snprintf(a.message, sizeof a.message,
+                   "%s failed: rank %" PRIu32 " holds xxh3-128:%016" PRIx64 "%016" PRIx64
+                   ", rank 0 xxh3-128:%016" PRIx64 "%016" PRIx64
+                   "; weights and version are unchanged, push to all ranks again",
+                   engine_call_name(CALL_FINISH), i, r->digest_hi, r->digest_lo,
+                   first->digest_hi, first->digest_lo);
+    engine_op_failed(ctx, e, &a);
+    return false;
+  }
+  return true;
+}
+
+static uint64_t fold(uint64_t h, uint64_t v)
+{
+  h = (h ^ v) * 0x9e3779b97f4a7c15u;
+  return h ^ (h >> 29);
+}
+
+void engine_set_digest(const engine *e, uint64_t *hi, uint64_t *lo)
+{
+  const engine_reply *r = e->round.replies;
+  *hi = r[0].digest_hi;
+  *lo = r[0].digest_lo;
+  for (uint32_t i = 1; i < e->world && e->session.list_form; i++) {
+    *hi = fold(*hi, r[i].digest_hi);
+    *lo = fold(*lo, r[i].digest_lo);
+  }
+}
+
+bool engine_digest_is_wanted(weft_ctx *ctx, engine *e)
+{
+  const engine_call *call = e->call;
+  uint64_t hi;
+  uint64_t lo;
+  engine_set_digest(e, &hi, &lo);
+  if (!call->has_digest || (hi == call->digest_hi && lo == call->digest_lo)) {
+    return true;
+  }
+  engine_answer a = { .err = WEFT_E_PRECOND,
+                      .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                      .phase = engine_phase_name(PHASE_FINISH) };
+  (void)snprintf(a.message, sizeof a.message,
+                 "%s failed: the set has digest xxh3-128:%016" PRIx64 "%016" PRIx64
+                 ", wanted was xxh3-128:%016" PRIx64 "%016" PRIx64
+                 "; weights and version are unchanged",
+                 engine_call_name(CALL_FINISH), hi, lo, call->digest_hi, call->digest_lo);
+  engine_op_failed(ctx, e, &a);
+  return false;
+}
+
+bool engine_sets_are_whole(weft_ctx *ctx, engine *e)
+{
+  for (uint32_t i = 0; i < e->world && e->visible.weights_sequence != 0; i++) {
+    const engine_member *m = &e->members[i];
+    const engine_reply *r = &e->round.replies[i];
+    /* next_tensors: of what the rank installed for what is visible now. */
+    if (m->state != MEMBER_BEHIND || r->tensors >= m->next_tensors) {
+      continue;
+    }
+    char culprits[32];
+    (void)snprintf(culprits, sizeof culprits, "rank %" PRIu32, i);
+    engine_answer a = { .err = WEFT_E_FAILED,
+                        .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                        .phase = engine_phase_name(PHASE_FINISH),
+                        .culprits = culprits };
+    (void)snprintf(a.message, sizeof a.message,
+                   "%s failed: rank %" PRIu32 " has no weights and got %" PRIu64
+                   " of %" PRIu64 " tensors; weights and version are unchanged, push "
+                   "every tensor to bring it back",
+                   engine_call_name(CALL_FINISH), i, r->tensors, m->next_tensors);
+    engine_op_failed(ctx, e, &a);
+    return false;
+  }
+  return true;
+}
