@@ -11,6 +11,13 @@
  * quote, no backslash, nothing beyond ASCII. */
 size_t wefti_json_plain_run(const char *p, size_t len);
 
+/* Scans text[len] as a whole; why says position and reason. */
+weft_err wefti_json_scan_all(const void *text, size_t len, const weft_json_limits *limits,
+                             weft_why *why) WEFT_MUST_USE;
+
+/* The number p, as written and NUL-terminated; false if it is no integer of 63 bits. */
+bool wefti_json_exact_i64(const char *p, int64_t *out);
+
 /* Kind of the value that begins with c, NONE if none does. */
 weft_json_kind wefti_json_kind_of_first(char c);
 

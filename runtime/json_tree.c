@@ -90,8 +90,8 @@ static void keep_numbers(number_walk *w, cJSON *node)
 
 /* ---- parsing */
 
-static weft_err scan_all(const void *text, size_t len, const weft_json_limits *limits,
-                         weft_why *why)
+weft_err wefti_json_scan_all(const void *text, size_t len, const weft_json_limits *limits,
+                             weft_why *why)
 {
   weft_json_scan *scan;
   weft_err err = weft_json_scan_create(limits, &scan);
@@ -128,7 +128,7 @@ static weft_err explain(const char *text, size_t len, weft_why *why)
 weft_err weft_json_parse(const void *text, size_t len, const weft_json_limits *limits,
                          weft_json **out, weft_why *why)
 {
-  const weft_err err = scan_all(text, len, limits, why);
+  const weft_err err = wefti_json_scan_all(text, len, limits, why);
   if (err != WEFT_OK) {
     return err;
   }
@@ -233,7 +233,7 @@ static int64_t exponent(const char *p)
 }
 
 /* A number with fraction, exponent or many digits, as written. */
-static bool exact_i64(const char *p, int64_t *out)
+bool wefti_json_exact_i64(const char *p, int64_t *out)
 {
   const bool minus = *p == '-';
   uint64_t n = 0;
@@ -286,7 +286,7 @@ bool weft_json_i64(const weft_json *v, int64_t *out)
     return false;
   }
   if (node_of(v)->valuestring != NULL) {
-    return exact_i64(node_of(v)->valuestring, out);
+    return wefti_json_exact_i64(node_of(v)->valuestring, out);
   }
   *out = (int64_t)node_of(v)->valuedouble; /* at most 15 digits: exact */
   return true;

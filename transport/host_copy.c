@@ -15,7 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { COPIER_NICE = 10, REPORT_MS = 20, BOUNCE_MIN = 1 << 20 };
+enum {
+  COPIER_NICE = 10,
+  REPORT_MS = 20,
+  BOUNCE_MIN = 1 << 20,
+  SMALL_MAX = 1 << 14 /* bytes of a tensor that is read together with its neighbours */
+};
 
 typedef struct copier {
   wefti_host_job *job;
@@ -53,6 +58,14 @@ static weft_err early_end(wefti_host_job *job, size_t i, uint64_t got)
                   " bytes of '%s' (truncated while read)",
                   job->plan->label, got, t->bytes, t->name);
   return fail(job, WEFT_E_TRUNCATED, why.text);
+}
+
+static weft_err unreadable(wefti_host_job *job, size_t i, int error)
+{
+  weft_why why = { 0 };
+  (void)weft_whyf(&why, WEFT_E_SYS, "%s: reading '%s' failed (errno %d)",
+                  job->plan->label, job->plan->tensors[i].name, error);
+  return fail(job, WEFT_E_SYS, why.text);
 }
 
 static void report_now_and_then(copier *c)
@@ -111,10 +124,7 @@ static weft_err copy_tensor(copier *c, size_t i)
       continue;
     }
     if (n < 0) {
-      weft_why why = { 0 };
-      (void)weft_whyf(&why, WEFT_E_SYS, "%s: reading '%s' failed (errno %d)",
-                      job->plan->label, t->name, errno);
-      return fail(job, WEFT_E_SYS, why.text);
+      return unreadable(job, i, errno);
     }
     if (n == 0) {
       return early_end(job, i, got);
@@ -131,6 +141,93 @@ static weft_err copy_tensor(copier *c, size_t i)
   return WEFT_OK;
 }
 
+/* ---- small tensors: a call for each would cost more than its bytes */
+
+/* How many from the i-th on lie back to back, are small and fit a block; at least 1. */
+static size_t run_length(const wefti_host_plan *plan, size_t i)
+{
+  uint64_t bytes = 0;
+  size_t n = 0;
+  while (i + n < plan->pub.count) {
+    const weft_plan_tensor *t = &plan->tensors[i + n];
+    if (t->bytes > SMALL_MAX || t->bytes > WEFTI_HOST_BLOCK - bytes ||
+        plan->at[i + n] - plan->at[i] != bytes) {
+      break;
+    }
+    bytes += t->bytes;
+    n++;
+  }
+  return n > 0 ? n : 1;
+}
+
+/* Reads the run's bytes into the block. */
+static weft_err read_run(copier *c, size_t i, size_t n, size_t bytes)
+{
+  wefti_host_job *job = c->job;
+  size_t got = 0;
+  while (got < bytes) {
+    if (wefti_cancelled(job->cancel)) {
+      return fail(job, WEFT_E_CANCELLED, "cancelled");
+    }
+    if (atomic_load_explicit(&job->stop, memory_order_relaxed)) {
+      return WEFT_E_CANCELLED; /* another thread failed and has said why */
+    }
+    const ssize_t r = pread(job->plan->fd, c->block + got, bytes - got,
+                            (off_t)(job->plan->at[i] + got));
+    if (r > 0) {
+      got += (size_t)r;
+    } else if (r == 0 || (errno != EINTR && errno != EAGAIN)) {
+      const int e = errno;
+      while (n > 1 && got >= job->plan->tensors[i].bytes) { /* whose byte is missing */
+        got -= job->plan->tensors[i].bytes;
+        i++;
+        n--;
+      }
+      return r == 0 ? early_end(job, i, got) : unreadable(job, i, e);
+    }
+  }
+  return WEFT_OK;
+}
+
+static weft_err copy_run(copier *c, size_t i, size_t n)
+{
+  wefti_host_job *job = c->job;
+  const weft_plan_tensor *t = &job->plan->tensors[i];
+  size_t bytes = 0;
+  for (size_t k = 0; k < n; k++) {
+    bytes += t[k].bytes; /* at most a block */
+  }
+  const weft_err err = read_run(c, i, n, bytes);
+  const uint8_t *from = c->block;
+  for (size_t k = 0; err == WEFT_OK && k < n; k++) {
+    if (t[k].bytes > 0) {
+      memcpy(job->dst[i + k], from, t[k].bytes);
+    }
+    job->digests[i + k] = weft_digest_of(from, t[k].bytes);
+    from += t[k].bytes;
+  }
+  if (err == WEFT_OK) {
+    atomic_fetch_add_explicit(&job->bytes, bytes, memory_order_relaxed);
+    report_now_and_then(c);
+  }
+  return err;
+}
+
+/* Takes the next tensors that nobody has begun; how many, 0 = none are left. */
+static size_t take_next(wefti_host_job *job, size_t *i)
+{
+  size_t n;
+  *i = atomic_load_explicit(&job->next, memory_order_relaxed);
+  do {
+    if (*i >= job->plan->pub.count) {
+      return 0;
+    }
+    n = run_length(job->plan, *i);
+  } while (!atomic_compare_exchange_weak_explicit(
+      &job->next, i, *i + n, memory_order_relaxed, memory_order_relaxed));
+  return n;
+}
+
 static void copy_all(wefti_host_job *job, bool caller)
 {
   copier c = { .job = job,
@@ -142,11 +239,10 @@ static void copy_all(wefti_host_job *job, bool caller)
   if (!ready) {
     (void)fail(job, WEFT_E_NOMEM, "host backend: no memory for a block");
   }
-  while (ready) {
-    const size_t i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
-    if (i >= job->plan->pub.count || copy_tensor(&c, i) != WEFT_OK) {
-      break;
-    }
+  size_t i;
+  size_t n = ready ? take_next(job, &i) : 0;
+  while (n > 0 && (n == 1 ? copy_tensor(&c, i) : copy_run(&c, i, n)) == WEFT_OK) {
+    n = take_next(job, &i);
   }
   free(c.block);
   weft_hasher_destroy(c.hasher);

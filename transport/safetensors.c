@@ -9,14 +9,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LENGTH_BYTES = 8, NODES_MAX = 4000000, DEPTH_MAX = 8 };
+enum { LENGTH_BYTES = 8, NODES_MAX = 4000000, DEPTH_MAX = 8, FIRST_ROWS = 64 };
+
+typedef struct st_names { /* apart, since find gets the file as const */
+  bool sorted;
+  const weft_st_tensor *rows[]; /* [count] */
+} st_names;
 
 typedef struct st_file {
   weft_safetensors pub;
-  weft_st_tensor *rows;           /* [count] */
-  const weft_st_tensor **by_name; /* [count] */
+  weft_st_tensor *rows; /* [count] */
   int64_t *dims;
-  weft_json *header; /* owns the names */
+  char *text; /* the header, read in place: owns the names */
+  weft_json *metadata;
+  st_names *names;
 } st_file;
 
 typedef struct st_reader {
@@ -24,7 +30,8 @@ typedef struct st_reader {
   weft_why *why;
   uint64_t file_bytes;
   st_file *st;
-  size_t dims_used;
+  weft_json_cursor at;
+  size_t rows_cap, dims_used, dims_cap;
 } st_reader;
 
 void weft_safetensors_free(weft_safetensors *st)
@@ -32,9 +39,10 @@ void weft_safetensors_free(weft_safetensors *st)
   if (st != NULL) {
     st_file *f = (st_file *)st; /* pub is the first member */
     free(f->rows);
-    free(f->by_name);
     free(f->dims);
-    weft_json_free(f->header);
+    free(f->text);
+    free(f->names);
+    weft_json_free(f->metadata);
     free(f);
   }
 }
@@ -62,8 +70,7 @@ static weft_err read_exact(const st_reader *r, int fd, void *out, size_t len, ui
   return WEFT_OK;
 }
 
-/* The header's text; the caller frees it. */
-static weft_err read_header(st_reader *r, int fd, char **text, size_t *len)
+static weft_err read_header(st_reader *r, int fd, size_t *len)
 {
   struct stat sb;
   if (fstat(fd, &sb) != 0 || sb.st_size < 0) {
@@ -91,32 +98,34 @@ static weft_err read_header(st_reader *r, int fd, char **text, size_t *len)
                      " bytes in all",
                      r->label, n, r->file_bytes);
   }
-  char *p = malloc(n + 1);
-  if (p == NULL) {
+  r->st->text = malloc(n + 1);
+  if (r->st->text == NULL) {
     return weft_whyf(r->why, WEFT_E_NOMEM,
                      "%s: no memory for a header of %" PRIu64 " bytes", r->label, n);
   }
-  err = read_exact(r, fd, p, n, LENGTH_BYTES);
+  err = read_exact(r, fd, r->st->text, n, LENGTH_BYTES);
   if (err != WEFT_OK) {
-    free(p);
     return err;
   }
-  *text = p;
   *len = n;
   r->st->pub.data_at = LENGTH_BYTES + n;
   r->st->pub.data_bytes = r->file_bytes - r->st->pub.data_at;
   return WEFT_OK;
 }
 
-static weft_err parse_header(st_reader *r, const char *text, size_t len)
+/* A header of 10,000 tensors is a tree of 80,000 nodes: building and freeing it was most
+ * of what an update of small tensors cost, in time and in memory.  So it is read in
+ * order, behind the same scanner. */
+static weft_err open_header(st_reader *r, size_t len)
 {
+  char *text = r->st->text;
   if (len == 0 || text[0] != '{') {
     return weft_whyf(r->why, WEFT_E_PROTO, "%s: the header does not begin with '{'",
                      r->label);
   }
   const weft_json_limits limits = { .depth = DEPTH_MAX, .nodes = NODES_MAX };
   weft_why inner = { 0 };
-  const weft_err err = weft_json_parse(text, len, &limits, &r->st->header, &inner);
+  const weft_err err = weft_json_cursor_open(text, len, &limits, &r->at, &inner);
   if (err == WEFT_E_TRUNCATED) { /* the file is long enough: the length lies */
     return weft_whyf(r->why, WEFT_E_PROTO, "%s: header: %s", r->label, inner.text);
   }
@@ -124,67 +133,161 @@ static weft_err parse_header(st_reader *r, const char *text, size_t len)
                         : weft_whyf(r->why, err, "%s: header: %s", r->label, inner.text);
 }
 
-static weft_err check_metadata(const st_reader *r, const weft_json *m)
+static weft_err no_memory(const st_reader *r)
 {
+  return weft_whyf(r->why, WEFT_E_NOMEM, "%s: no memory for %zu tensors", r->label,
+                   r->st->pub.count);
+}
+
+/* Room for one item more in *items. */
+static weft_err grow(const st_reader *r, void **items, size_t used, size_t *cap,
+                     size_t item)
+{
+  size_t bytes;
+  if (used < *cap) {
+    return WEFT_OK;
+  }
+  const size_t to = *cap == 0 ? FIRST_ROWS : *cap * 2;
+  void *bigger =
+      weft_size_mul(to, item, &bytes) == WEFT_OK ? realloc(*items, bytes) : NULL;
+  if (bigger == NULL) {
+    return no_memory(r);
+  }
+  *items = bigger;
+  *cap = to;
+  return WEFT_OK;
+}
+
+static weft_err read_metadata(st_reader *r)
+{
+  const char *from = r->at.at;
+  weft_json_cursor_skip(&r->at);
+  const weft_json_limits limits = { .depth = DEPTH_MAX, .nodes = NODES_MAX };
+  const weft_err err =
+      weft_json_parse(from, (size_t)(r->at.at - from), &limits, &r->st->metadata, NULL);
+  if (err != WEFT_OK) { /* the scanner has accepted it */
+    return no_memory(r);
+  }
+  const weft_json *m = r->st->metadata;
   bool good = weft_json_kind_of(m) == WEFT_JSON_OBJECT;
   for (const weft_json *v = weft_json_first(m); good && v != NULL;
        v = weft_json_next(v)) {
     good = weft_json_kind_of(v) == WEFT_JSON_STRING;
   }
+  r->st->pub.metadata = m;
   return good ? WEFT_OK
               : weft_whyf(r->why, WEFT_E_PROTO,
                           "%s: __metadata__ is not an object of strings", r->label);
 }
 
-static weft_err read_shape(st_reader *r, const weft_json *shape, weft_st_tensor *t)
+static weft_err read_dtype(st_reader *r, weft_st_tensor *t)
 {
-  if (weft_json_kind_of(shape) != WEFT_JSON_ARRAY) {
+  const char *name = weft_json_cursor_str(&r->at);
+  t->dtype = weft_dtype_parse_st(name);
+  return t->dtype != WEFT_DTYPE_NONE
+             ? WEFT_OK
+             : weft_whyf(r->why, name == NULL ? WEFT_E_PROTO : WEFT_E_UNSUPPORTED,
+                         "%s: tensor '%s': unknown dtype '%s'", r->label, t->name,
+                         name == NULL ? "(none)" : name);
+}
+
+/* t->shape is set when all have been read: dims may move. */
+static weft_err read_shape(st_reader *r, weft_st_tensor *t)
+{
+  if (weft_json_cursor_kind(&r->at) != WEFT_JSON_ARRAY) {
     return weft_whyf(r->why, WEFT_E_PROTO, "%s: tensor '%s': no shape", r->label,
                      t->name);
   }
-  if (weft_json_count(shape) > WEFT_DIMS_MAX) {
-    return weft_whyf(r->why, WEFT_E_UNSUPPORTED,
-                     "%s: tensor '%s': %zu dimensions (at most %d)", r->label, t->name,
-                     weft_json_count(shape), WEFT_DIMS_MAX);
-  }
-  int64_t *dims = r->st->dims + r->dims_used;
-  t->shape = dims;
-  for (const weft_json *v = weft_json_first(shape); v != NULL; v = weft_json_next(v)) {
-    if (!weft_json_i64(v, &dims[t->ndim]) || dims[t->ndim] < 0) {
+  weft_json_cursor_enter(&r->at);
+  while (weft_json_cursor_next(&r->at)) {
+    if (t->ndim == WEFT_DIMS_MAX) {
+      unsigned all = t->ndim;
+      do {
+        weft_json_cursor_skip(&r->at);
+        all++;
+      } while (weft_json_cursor_next(&r->at));
+      return weft_whyf(r->why, WEFT_E_UNSUPPORTED,
+                       "%s: tensor '%s': %u dimensions (at most %d)", r->label, t->name,
+                       all, WEFT_DIMS_MAX);
+    }
+    void *dims = r->st->dims;
+    const weft_err err = grow(r, &dims, r->dims_used, &r->dims_cap, sizeof *r->st->dims);
+    r->st->dims = dims;
+    if (err != WEFT_OK) {
+      return err;
+    }
+    int64_t *dim = &r->st->dims[r->dims_used];
+    if (!weft_json_cursor_i64(&r->at, dim) || *dim < 0) {
       return weft_whyf(r->why, WEFT_E_PROTO, "%s: tensor '%s': bad dimension %u",
                        r->label, t->name, t->ndim);
     }
+    r->dims_used++;
     t->ndim++;
   }
-  r->dims_used += t->ndim;
   return WEFT_OK;
 }
 
-static weft_err read_offsets(st_reader *r, const weft_json *offsets, weft_st_tensor *t)
+static weft_err read_offsets(st_reader *r, weft_st_tensor *t)
 {
-  int64_t begin;
-  int64_t end;
-  const weft_json *first = weft_json_first(offsets);
-  if (weft_json_kind_of(offsets) != WEFT_JSON_ARRAY || weft_json_count(offsets) != 2 ||
-      !weft_json_i64(first, &begin) || !weft_json_i64(weft_json_next(first), &end) ||
-      begin < 0 || end < begin) {
+  int64_t at[2] = { 0, -1 };
+  size_t n = 0;
+  bool good = weft_json_cursor_kind(&r->at) == WEFT_JSON_ARRAY;
+  if (good) {
+    weft_json_cursor_enter(&r->at);
+    while (good && weft_json_cursor_next(&r->at)) {
+      good = n < 2 && weft_json_cursor_i64(&r->at, &at[n]);
+      n++;
+    }
+  }
+  if (!good || at[0] < 0 || at[1] < at[0]) {
     return weft_whyf(r->why, WEFT_E_PROTO, "%s: tensor '%s': bad data_offsets", r->label,
                      t->name);
   }
-  if ((uint64_t)end > r->st->pub.data_bytes) {
+  if ((uint64_t)at[1] > r->st->pub.data_bytes) {
     return weft_whyf(r->why, WEFT_E_TRUNCATED,
                      "%s: tensor '%s' ends at byte %" PRId64
                      " of the data, the file has %" PRIu64,
-                     r->label, t->name, end, r->st->pub.data_bytes);
+                     r->label, t->name, at[1], r->st->pub.data_bytes);
+  }
+  t->at = r->st->pub.data_at + (uint64_t)at[0];
+  t->bytes = (uint64_t)at[1] - (uint64_t)at[0];
+  return WEFT_OK;
+}
+
+enum { HAS_DTYPE = 1, HAS_SHAPE = 2, HAS_OFFSETS = 4 };
+
+static weft_err read_member(st_reader *r, weft_st_tensor *t, unsigned *has)
+{
+  const char *key = weft_json_cursor_key(&r->at);
+  const unsigned bit = strcmp(key, "dtype") == 0          ? HAS_DTYPE
+                       : strcmp(key, "shape") == 0        ? HAS_SHAPE
+                       : strcmp(key, "data_offsets") == 0 ? HAS_OFFSETS
+                                                          : 0;
+  if (bit == 0 || (*has & bit)) {
+    return weft_whyf(r->why, WEFT_E_PROTO, "%s: tensor '%s': unexpected or repeated '%s'",
+                     r->label, t->name, key);
+  }
+  *has |= bit;
+  return bit == HAS_DTYPE   ? read_dtype(r, t)
+         : bit == HAS_SHAPE ? read_shape(r, t)
+                            : read_offsets(r, t);
+}
+
+static weft_err check_size(const st_reader *r, const weft_st_tensor *t,
+                           const int64_t *shape, unsigned has)
+{
+  if (has != (HAS_DTYPE | HAS_SHAPE | HAS_OFFSETS)) {
+    return weft_whyf(r->why, WEFT_E_PROTO, "%s: tensor '%s': %s", r->label, t->name,
+                     !(has & HAS_DTYPE)   ? "unknown dtype '(none)'"
+                     : !(has & HAS_SHAPE) ? "no shape"
+                                          : "bad data_offsets");
   }
   uint64_t want;
-  const weft_err err = weft_dtype_bytes(t->dtype, t->ndim, t->shape, &want);
+  const weft_err err = weft_dtype_bytes(t->dtype, t->ndim, shape, &want);
   if (err != WEFT_OK) {
     return weft_whyf(r->why, err, "%s: tensor '%s': shape is too large", r->label,
                      t->name);
   }
-  t->at = r->st->pub.data_at + (uint64_t)begin;
-  t->bytes = (uint64_t)end - (uint64_t)begin;
   if (want != t->bytes) {
     return weft_whyf(r->why, WEFT_E_INVAL,
                      "%s: tensor '%s' has %" PRIu64
@@ -194,66 +297,31 @@ static weft_err read_offsets(st_reader *r, const weft_json *offsets, weft_st_ten
   return WEFT_OK;
 }
 
-static weft_err read_tensor(st_reader *r, const weft_json *entry)
+static weft_err read_tensor(st_reader *r, const char *name)
 {
+  void *rows = r->st->rows;
+  weft_err err = grow(r, &rows, r->st->pub.count, &r->rows_cap, sizeof *r->st->rows);
+  r->st->rows = rows;
+  if (err != WEFT_OK) {
+    return err;
+  }
   weft_st_tensor *t = &r->st->rows[r->st->pub.count];
-  *t = (weft_st_tensor){ .name = weft_json_key(entry) };
-  if (weft_json_kind_of(entry) != WEFT_JSON_OBJECT) {
+  *t = (weft_st_tensor){ .name = name };
+  if (weft_json_cursor_kind(&r->at) != WEFT_JSON_OBJECT) {
     return weft_whyf(r->why, WEFT_E_PROTO, "%s: tensor '%s': not an object", r->label,
                      t->name);
   }
-  const weft_json *dtype = NULL;
-  const weft_json *shape = NULL;
-  const weft_json *offsets = NULL;
-  for (const weft_json *v = weft_json_first(entry); v != NULL; v = weft_json_next(v)) {
-    const char *key = weft_json_key(v);
-    const weft_json **slot = strcmp(key, "dtype") == 0          ? &dtype
-                             : strcmp(key, "shape") == 0        ? &shape
-                             : strcmp(key, "data_offsets") == 0 ? &offsets
-                                                                : NULL;
-    if (slot == NULL || *slot != NULL) {
-      return weft_whyf(r->why, WEFT_E_PROTO,
-                       "%s: tensor '%s': unexpected or repeated '%s'", r->label, t->name,
-                       key);
-    }
-    *slot = v;
+  const size_t shape_at = r->dims_used;
+  unsigned has = 0;
+  weft_json_cursor_enter(&r->at);
+  while (err == WEFT_OK && weft_json_cursor_next(&r->at)) {
+    err = read_member(r, t, &has);
   }
-  const char *name = weft_json_str(dtype);
-  t->dtype = weft_dtype_parse_st(name);
-  if (t->dtype == WEFT_DTYPE_NONE) {
-    return weft_whyf(r->why, name == NULL ? WEFT_E_PROTO : WEFT_E_UNSUPPORTED,
-                     "%s: tensor '%s': unknown dtype '%s'", r->label, t->name,
-                     name == NULL ? "(none)" : name);
-  }
-  weft_err err = read_shape(r, shape, t);
   if (err == WEFT_OK) {
-    err = read_offsets(r, offsets, t);
+    err = check_size(r, t, t->ndim == 0 ? NULL : r->st->dims + shape_at, has);
   }
   r->st->pub.count += err == WEFT_OK;
   return err;
-}
-
-static weft_err allocate(st_reader *r)
-{
-  const size_t n = weft_json_count(r->st->header);
-  size_t dims;
-  st_file *st = r->st;
-  if (weft_size_mul(n, WEFT_DIMS_MAX, &dims) == WEFT_OK) {
-    size_t used = 0; /* most shapes are short: count them */
-    for (const weft_json *v = weft_json_first(st->header); v != NULL;
-         v = weft_json_next(v)) {
-      const size_t ndim = weft_json_count(weft_json_get(v, "shape"));
-      used += ndim > WEFT_DIMS_MAX ? 0 : ndim;
-    }
-    st->rows = calloc(n + 1, sizeof *st->rows);
-    st->by_name = calloc(n + 1, sizeof(weft_st_tensor *));
-    st->dims = calloc(used + 1, sizeof *st->dims);
-  }
-  if (st->rows == NULL || st->by_name == NULL || st->dims == NULL) {
-    (void)weft_whyf(r->why, WEFT_E_NOMEM, "%s: no memory for %zu tensors", r->label, n);
-    return WEFT_E_NOMEM;
-  }
-  return WEFT_OK;
 }
 
 static int by_place(const void *a, const void *b)
@@ -297,41 +365,56 @@ static weft_err check_places(const st_reader *r)
   return WEFT_OK;
 }
 
+static weft_err read_entries(st_reader *r)
+{
+  weft_err err = WEFT_OK;
+  weft_json_cursor_enter(&r->at);
+  while (err == WEFT_OK && weft_json_cursor_next(&r->at)) {
+    const char *name = weft_json_cursor_key(&r->at);
+    err = strcmp(name, "__metadata__") == 0 ? read_metadata(r) : read_tensor(r, name);
+  }
+  return err;
+}
+
+static void place(const st_reader *r)
+{
+  st_file *st = r->st;
+  const int64_t *dims = st->dims;
+  bool in_place = true;
+  for (size_t i = 0; i < st->pub.count; i++) {
+    st->rows[i].shape = dims; /* NULL only where all are scalars */
+    if (st->rows[i].ndim > 0) {
+      dims += st->rows[i].ndim;
+    }
+    in_place = in_place && (i == 0 || by_place(&st->rows[i - 1], &st->rows[i]) <= 0);
+  }
+  if (!in_place) {
+    qsort(st->rows, st->pub.count, sizeof *st->rows, by_place);
+  }
+  st->pub.tensors = st->rows;
+}
+
 static weft_err read_all(st_reader *r, int fd)
 {
-  char *text = NULL;
   size_t len = 0;
-  weft_err err = read_header(r, fd, &text, &len);
-  if (err == WEFT_OK) {
-    err = parse_header(r, text, len);
-  }
-  free(text);
-  if (err == WEFT_OK) {
-    err = allocate(r);
-  }
   st_file *st = r->st;
-  for (const weft_json *v = weft_json_first(st->header); err == WEFT_OK && v != NULL;
-       v = weft_json_next(v)) {
-    if (strcmp(weft_json_key(v), "__metadata__") == 0) {
-      err = check_metadata(r, v);
-      st->pub.metadata = v;
-    } else {
-      err = read_tensor(r, v);
-    }
+  weft_err err = read_header(r, fd, &len);
+  if (err == WEFT_OK) {
+    err = open_header(r, len);
+  }
+  if (err == WEFT_OK) {
+    err = read_entries(r);
   }
   if (err != WEFT_OK) {
     return err;
   }
-  st->pub.tensors = st->rows;
-  if (st->pub.count == 0) {
-    return check_places(r);
+  place(r);
+  size_t bytes;
+  if (weft_size_mul(st->pub.count, sizeof st->names->rows[0], &bytes) == WEFT_OK &&
+      weft_size_add(bytes, sizeof *st->names, &bytes) == WEFT_OK) {
+    st->names = calloc(1, bytes);
   }
-  qsort(st->rows, st->pub.count, sizeof *st->rows, by_place);
-  for (size_t i = 0; i < st->pub.count; i++) {
-    st->by_name[i] = &st->rows[i];
-  }
-  qsort(st->by_name, st->pub.count, sizeof(weft_st_tensor *), by_name);
-  return check_places(r);
+  return st->names == NULL ? no_memory(r) : check_places(r);
 }
 
 weft_err weft_safetensors_read(int fd, const char *label, weft_safetensors **out,
@@ -350,16 +433,30 @@ weft_err weft_safetensors_read(int fd, const char *label, weft_safetensors **out
   return WEFT_OK;
 }
 
+static void sort_names(const st_file *f)
+{
+  for (size_t i = 0; i < f->pub.count; i++) {
+    f->names->rows[i] = &f->rows[i];
+  }
+  if (f->pub.count > 0) {
+    qsort(f->names->rows, f->pub.count, sizeof(weft_st_tensor *), by_name);
+  }
+  f->names->sorted = true;
+}
+
 const weft_st_tensor *weft_safetensors_find(const weft_safetensors *st, const char *name)
 {
   const st_file *f = (const st_file *)st;
   size_t low = 0;
   size_t high = st->count;
+  if (!f->names->sorted) { /* most files are taken as they are */
+    sort_names(f);
+  }
   while (low < high) {
     const size_t mid = low + (high - low) / 2;
-    const int c = strcmp(f->by_name[mid]->name, name);
+    const int c = strcmp(f->names->rows[mid]->name, name);
     if (c == 0) {
-      return f->by_name[mid];
+      return f->names->rows[mid];
     }
     if (c < 0) {
       low = mid + 1;

@@ -1,8 +1,10 @@
 /* The scanner's verdict must not depend on how text is cut, must be the parser's, and
- * what it accepts must be what cJSON, a reader we did not write, sees in the text. */
+ * what it accepts must be what cJSON, a reader we did not write, sees in the text; the
+ * cursor reads the same. */
 #include "weft/json.h"
 
 #include <cjson/cJSON.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,6 +97,47 @@ static void rewrite(weft_json_writer *w, const weft_json *v)
   weft_jw_end(w);
 }
 
+/* The cursor reads what the tree has. */
+static void walk(weft_json_cursor *c, const weft_json *v)
+{
+  const weft_json_kind kind = weft_json_kind_of(v);
+  int64_t a = 0;
+  int64_t b = 0;
+  CHECK(weft_json_cursor_kind(c) == kind);
+  if (kind == WEFT_JSON_STRING) {
+    CHECK(strcmp(weft_json_cursor_str(c), weft_json_str(v)) == 0);
+  } else if (kind == WEFT_JSON_NUMBER) {
+    const bool is = weft_json_i64(v, &a);
+    CHECK(weft_json_cursor_i64(c, &b) == is && (!is || a == b));
+  } else if (kind == WEFT_JSON_ARRAY || kind == WEFT_JSON_OBJECT) {
+    weft_json_cursor_enter(c);
+    for (const weft_json *m = weft_json_first(v); m != NULL; m = weft_json_next(m)) {
+      CHECK(weft_json_cursor_next(c));
+      CHECK(kind != WEFT_JSON_OBJECT ||
+            strcmp(weft_json_cursor_key(c), weft_json_key(m)) == 0);
+      walk(c, m);
+    }
+    CHECK(!weft_json_cursor_next(c));
+  } else {
+    weft_json_cursor_skip(c);
+  }
+}
+
+static void walk_all(const uint8_t *data, size_t size, const weft_json *root)
+{
+  weft_json_cursor c;
+  char *text = malloc(size + 1);
+  CHECK(text != NULL);
+  memcpy(text, data, size);
+  CHECK(weft_json_cursor_open(text, size, NULL, &c, NULL) == WEFT_OK);
+  walk(&c, root);
+  memcpy(text, data, size);
+  CHECK(weft_json_cursor_open(text, size, NULL, &c, NULL) == WEFT_OK);
+  weft_json_cursor_skip(&c);
+  CHECK(c.at == c.end);
+  free(text);
+}
+
 /* cJSON reads at most 63 characters of a number. */
 static int has_long_number(const uint8_t *data, size_t size)
 {
@@ -127,6 +170,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     same(root, c);
     cJSON_Delete(c);
   }
+  walk_all(data, size, root);
   weft_json_writer w;
   weft_jw_init(&w);
   rewrite(&w, root);

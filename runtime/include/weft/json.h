@@ -76,6 +76,34 @@ WEFT_API bool weft_json_bool(const weft_json *v, bool otherwise);
  * 2^53 must keep every digit.  false = not such a number. */
 WEFT_API bool weft_json_i64(const weft_json *v, int64_t *out);
 
+/* ---- cursor: reads a large text in order, where a tree would cost ten times its size.
+ * open scans first by itself, so the same limits and grammar hold; of names below the
+ * root that occur twice each occurrence is seen.  Strings are decoded in place and end
+ * with a NUL: the text is used up by reading, and they live as long as it does. */
+typedef struct weft_json_cursor {
+  char *at; /* private: at a value, or behind one */
+  char *end;
+} weft_json_cursor;
+/* text: len bytes and one more, which is written to and restored.  Errors: as
+ * weft_json_parse. */
+WEFT_API weft_err weft_json_cursor_open(char *text, size_t len,
+                                        const weft_json_limits *limits,
+                                        weft_json_cursor *out, weft_why *why)
+    WEFT_MUST_USE;
+/* Of the value that the cursor is at. */
+WEFT_API weft_json_kind weft_json_cursor_kind(const weft_json_cursor *c);
+/* Goes into the array or object that it is at.  Then, until it says false and has left
+ * it: next, in an object key, and the value. */
+WEFT_API void weft_json_cursor_enter(weft_json_cursor *c);
+WEFT_API bool weft_json_cursor_next(weft_json_cursor *c) WEFT_MUST_USE;
+WEFT_API const char *weft_json_cursor_key(weft_json_cursor *c);
+/* NULL: not a string, and the cursor has not moved. */
+WEFT_API const char *weft_json_cursor_str(weft_json_cursor *c);
+/* As weft_json_i64.  The cursor is behind the number, if it is one. */
+WEFT_API bool weft_json_cursor_i64(weft_json_cursor *c, int64_t *out) WEFT_MUST_USE;
+/* Any value.  What lies between at before and after is its text, space included. */
+WEFT_API void weft_json_cursor_skip(weft_json_cursor *c);
+
 /* ---- writer: builds compact text (no spaces, non-ASCII as it is, '/' not escaped).
  * Errors stick: check once, at take. */
 typedef struct weft_json_writer {

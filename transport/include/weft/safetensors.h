@@ -43,7 +43,8 @@ typedef struct weft_safetensors {
 WEFT_API weft_err weft_safetensors_read(int fd, const char *label, weft_safetensors **out,
                                         weft_why *why) WEFT_MUST_USE;
 WEFT_API void weft_safetensors_free(weft_safetensors *st); /* NULL is a no-op */
-/* O(log n); NULL if there is none. */
+/* O(log n) but for the first, which sorts; NULL if there is none.  One thread at a time
+ * per file. */
 WEFT_API const weft_st_tensor *weft_safetensors_find(const weft_safetensors *st,
                                                      const char *name);
 
