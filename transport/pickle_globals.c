@@ -53,7 +53,8 @@ const char *wefti_escape(const uint8_t *text, size_t len, char *out, size_t cap)
 {
   size_t n = 0;
   for (; n < len && n + 1 < cap; n++) {
-    out[n] = text[n] >= 0x20 && text[n] < 0x7f ? (char)text[n] : '?';
+    const bool plain = text[n] >= 0x20 && text[n] < 0x7f;
+    out[n] = (char)(plain ? text[n] : (uint8_t)'?');
   }
   out[n] = '\0';
   return out;

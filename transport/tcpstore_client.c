@@ -404,6 +404,7 @@ weft_err weft_tcpstore_get(weft_tcpstore *store, const char *const *keys, size_t
   return asked(store, wefti_talk_get(&store->talk, keys, count), timeout_ms, fn, arg);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): a key, a value and who is told */
 weft_err weft_tcpstore_set(weft_tcpstore *store, const char *key, const void *value,
                            size_t len, uint64_t timeout_ms, weft_tcpstore_fn *fn,
                            void *arg)

@@ -405,13 +405,16 @@ static weft_err charge(wefti_peer *p)
 /* One request from the front of the input.  AGAIN: none that may be done now. */
 static weft_err do_next(wefti_peer *p, size_t *used)
 {
-  const uint8_t *from = p->in.data + *used;
   const size_t left = p->in.len - *used;
+  if (left == 0) {
+    return WEFT_E_AGAIN;
+  }
+  const uint8_t *from = p->in.data + *used;
   size_t size = 0;
-  if (left > 0 && p->missing > 0 && from[0] != WEFTI_ST_CANCEL_WAIT) {
+  if (p->missing > 0 && from[0] != WEFTI_ST_CANCEL_WAIT) {
     return WEFT_E_AGAIN; /* in its turn, when the wait is over */
   }
-  if (left > 0 && !p->greeted && from[0] != WEFTI_ST_VALIDATE) {
+  if (!p->greeted && from[0] != WEFTI_ST_VALIDATE) {
     return WEFT_E_PROTO;
   }
   weft_err err = wefti_scan_request(&p->scan, from, left, &size);

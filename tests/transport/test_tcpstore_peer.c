@@ -180,6 +180,23 @@ static void requests_may_be_cut_and_joined(void **state)
   world_fini(&w);
 }
 
+/* A client may leave at any byte. */
+static void leaving_gives_everything_back(void **state)
+{
+  (void)state;
+  for (size_t i = 1; i < sizeof rows / sizeof rows[0]; i++) {
+    for (size_t n = 0; n <= rows[i].ask_len; n++) {
+      world w;
+      world_init(&w);
+      SAY(&w.peers[0], "");
+      SAY(&w.peers[0], HELLO);
+      say(&w.peers[0], rows[i].ask, n);
+      assert_true(n == rows[i].ask_len || w.peers[0].out.len == 0);
+      world_fini(&w);
+    }
+  }
+}
+
 static void greet(world *w)
 {
   for (unsigned i = 0; i < PEERS; i++) {
@@ -410,6 +427,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_request_has_its_answer),
     cmocka_unit_test(requests_may_be_cut_and_joined),
+    cmocka_unit_test(leaving_gives_everything_back),
     cmocka_unit_test(changes_wake_who_waits),
     cmocka_unit_test(waits_are_given_up_and_go_with_their_peer),
     cmocka_unit_test(what_follows_a_wait_is_done_in_its_turn),
