@@ -39,7 +39,7 @@ static void publish(void *arg, const char *topic, uint64_t sequence, const weft_
 static void on_visible(void *arg, const wefti_visible *visible)
 {
   weft_engine *e = arg;
-  wefti_members_visible(e->members, visible->weights_sequence);
+  wefti_members_visible(e->members, visible);
   wefti_visible_set(&e->visible, visible);
   wefti_members_settle(e->members, visible->weights_sequence);
 }

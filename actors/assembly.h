@@ -95,7 +95,7 @@ uint32_t wefti_members_alive(wefti_members *members); /* loop 0: children still 
 /* Loop 0, before readers are sent to weights_sequence and after: each worker's can be
  * pinned then; the one before can be pinned until then, although workers publish one by
  * one. */
-void wefti_members_visible(wefti_members *members, uint64_t weights_sequence);
+void wefti_members_visible(wefti_members *members, const wefti_visible *visible);
 void wefti_members_settle(wefti_members *members, uint64_t weights_sequence);
 void wefti_members_destroy(wefti_members *members);
 /* Any thread. */

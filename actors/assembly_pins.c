@@ -83,8 +83,9 @@ static void let_go(wefti_thread_worker *w, size_t which)
   }
 }
 
-void wefti_members_visible(wefti_members *m, uint64_t weights_sequence)
+void wefti_members_visible(wefti_members *m, const wefti_visible *visible)
 {
+  const uint64_t weights_sequence = visible->weights_sequence;
   for (uint32_t r = 0; m->threads && weights_sequence != 0 && r < m->world_size; r++) {
     keep(&m->threads[r], weights_sequence);
   }
@@ -97,7 +98,8 @@ void wefti_members_visible(wefti_members *m, uint64_t weights_sequence)
       weft_process_drain(child->process);
     }
   }
-  wefti_imports_visible(m->imports, weights_sequence);
+  wefti_imports_visible(m->imports, weights_sequence,
+                        (const uint64_t[2]){ visible->digest_hi, visible->digest_lo });
 }
 
 void wefti_members_settle(wefti_members *m, uint64_t weights_sequence)

@@ -52,6 +52,7 @@ struct wefti_imports {
   weft_runtime *rt;
   wefti_imports_ops ops;
   uint32_t world_size;
+  uint64_t visible; /* weights_sequence that was said last */
   seat *seats;
 };
 
@@ -340,13 +341,43 @@ void wefti_imports_gone(wefti_imports *all, uint32_t rank, uint64_t incarnation)
   retire(&all->seats[rank], incarnation, 0);
 }
 
-void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence)
+/* The lock is held. */
+static bool is_candidate(const import *im)
 {
+  return im && im->snapshot.weights_sequence == 0 && !im->retired;
+}
+
+static bool has_digest(const import *im, const uint64_t digest[2])
+{
+  return im->snapshot.digest_hi == digest[0] && im->snapshot.digest_lo == digest[1];
+}
+
+/* Of ranks that hold shards of their own the digest of all is none of theirs. */
+static bool some_rank_holds(wefti_imports *all, const uint64_t digest[2])
+{
+  bool found = all->world_size == 1;
+  for (uint32_t r = 0; r < all->world_size && !found; r++) {
+    seat *s = &all->seats[r];
+    (void)pthread_mutex_lock(&s->lock);
+    found = is_candidate(s->imports) && has_digest(s->imports, digest);
+    (void)pthread_mutex_unlock(&s->lock);
+  }
+  return found;
+}
+
+void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence,
+                           const uint64_t digest[2])
+{
+  if (weights_sequence == all->visible) {
+    return;
+  }
+  all->visible = weights_sequence;
+  const bool by_digest = some_rank_holds(all, digest);
   for (uint32_t r = 0; r < all->world_size; r++) {
     seat *s = &all->seats[r];
     (void)pthread_mutex_lock(&s->lock);
     import *newest = s->imports;
-    if (newest && newest->snapshot.weights_sequence == 0 && !newest->retired) {
+    if (is_candidate(newest) && (!by_digest || has_digest(newest, digest))) {
       newest->snapshot.weights_sequence = weights_sequence;
     }
     (void)pthread_mutex_unlock(&s->lock);

@@ -86,8 +86,12 @@ typedef struct wefti_heard {
 void wefti_imports_message(wefti_imports *all, uint32_t rank, uint64_t incarnation,
                            const wefti_heard *heard);
 void wefti_imports_gone(wefti_imports *all, uint32_t rank, uint64_t incarnation);
-/* The newest of each rank is what weights_sequence means. */
-void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence);
+/* The newest of each rank is what weights_sequence means, said for the first time; said
+ * again (the label has changed) it has no effect: what came since is not visible yet.
+ * digest: high half, low half, of what became visible.  A rank that holds something else
+ * although others hold that cannot be pinned. */
+void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence,
+                           const uint64_t digest[2]);
 /* All older ones go, with their readers. */
 void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence);
 /* Any thread.  *holder is for unpin. */

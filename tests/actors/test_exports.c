@@ -106,6 +106,13 @@ static void hear(world *w, size_t nfds)
   wefti_imports_message(w->imports, 1, LIFE, &heard);
 }
 
+/* What was heard last is. */
+static void visible(world *w, uint64_t weights_sequence)
+{
+  const uint64_t digest[2] = { w->msg.digest_hi, w->msg.digest_lo };
+  wefti_imports_visible(w->imports, weights_sequence, digest);
+}
+
 static bool can_pin(world *w, uint64_t weights_sequence)
 {
   const weft_snapshot *s;
@@ -126,7 +133,7 @@ static void what_is_visible_can_be_read(void **state)
   begin(&w);
   hear(&w, 2);
   assert_false(can_pin(&w, 9)); /* installed, not visible */
-  wefti_imports_visible(w.imports, 9);
+  visible(&w, 9);
   wefti_imports_settle(w.imports, 9);
   assert_ok(wefti_imports_pin(w.imports, 1, 9, &s, &holder));
   assert_int_equal(s->tensor_count, 2);
@@ -148,12 +155,12 @@ static void an_old_one_goes_with_its_reader_and_is_released(void **state)
   void *holder;
   begin(&w);
   hear(&w, 2);
-  wefti_imports_visible(w.imports, 1);
+  visible(&w, 1);
   wefti_imports_settle(w.imports, 1);
   assert_ok(wefti_imports_pin(w.imports, 1, 1, &s, &holder));
   w.msg.epoch = 4;
   hear(&w, 2);
-  wefti_imports_visible(w.imports, 2);
+  visible(&w, 2);
   assert_true(can_pin(&w, 1)); /* until readers are sent to the new one */
   assert_true(can_pin(&w, 2));
   wefti_imports_settle(w.imports, 2);
@@ -176,15 +183,77 @@ static void dropped_and_gone_ones_are_let_go(void **state)
   w.msg.kind = WEFTI_EXPORT_DROP;
   w.msg.slab_count = 0;
   hear(&w, 0);
-  wefti_imports_visible(w.imports, 1);
+  visible(&w, 1);
   assert_false(can_pin(&w, 1));
   w.msg.kind = WEFTI_EXPORT_INSTALL;
   w.msg.slab_count = 1;
   hear(&w, 2);
-  wefti_imports_visible(w.imports, 2);
+  visible(&w, 2);
   assert_true(can_pin(&w, 2));
   wefti_imports_gone(w.imports, 1, LIFE);
   assert_false(can_pin(&w, 2));
+  end(&w);
+}
+
+static void a_label_makes_nothing_else_visible(void **state)
+{
+  (void)state;
+  world w;
+  const weft_snapshot *s;
+  void *holder;
+  begin(&w);
+  hear(&w, 2);
+  visible(&w, 1);
+  w.msg.epoch = 4;
+  w.msg.digest_lo = 99;
+  hear(&w, 2); /* installed, not committed */
+  w.msg.digest_lo = 0;
+  visible(&w, 1); /* only the label has changed */
+  assert_ok(wefti_imports_pin(w.imports, 1, 1, &s, &holder));
+  assert_int_equal(s->digest_lo, 0);
+  wefti_imports_unpin(holder);
+
+  wefti_imports_gone(w.imports, 1, LIFE); /* the next life has it still to get */
+  w.msg.epoch = 5;
+  hear(&w, 2);
+  visible(&w, 1);
+  assert_false(can_pin(&w, 1));
+  visible(&w, 2);
+  assert_true(can_pin(&w, 2));
+  end(&w);
+}
+
+static void other_bytes_than_those_of_the_commit_are_not_pinned(void **state)
+{
+  (void)state;
+  world w;
+  const weft_snapshot *s;
+  void *holder;
+  begin(&w);
+  w.msg.digest_lo = 7;
+  hear(&w, 2);
+  wefti_heard heard = { .data = &w.msg, .len = wefti_export_len(&w.msg), .nfds = 2 };
+  int fds[2] = { make_file(&w.table, sizeof w.table, false), dup(w.slab) };
+  heard.fds = fds;
+  w.msg.digest_lo = 8; /* rank 0: what was committed; rank 1's did not come through */
+  wefti_imports_message(w.imports, 0, LIFE, &heard);
+  visible(&w, 1);
+  assert_false(can_pin(&w, 1));
+  assert_ok(wefti_imports_pin(w.imports, 0, 1, &s, &holder));
+  assert_int_equal(s->digest_lo, 8);
+  wefti_imports_unpin(holder);
+  end(&w);
+}
+
+static void shards_have_digests_of_their_own(void **state)
+{
+  (void)state;
+  world w;
+  begin(&w);
+  hear(&w, 2);
+  w.msg.digest_hi = 5; /* of all of them together */
+  visible(&w, 1);
+  assert_true(can_pin(&w, 1));
   end(&w);
 }
 
@@ -202,7 +271,7 @@ static void slabs_may_come_in_a_message_before(void **state)
   w.msg.kind = WEFTI_EXPORT_INSTALL;
   w.msg.slab_count = 0;
   hear(&w, 1);
-  wefti_imports_visible(w.imports, 1);
+  visible(&w, 1);
   assert_true(can_pin(&w, 1));
   end(&w);
 }
@@ -269,7 +338,7 @@ static void lies_are_refused(void **state)
       break;
     }
     hear(&w, nfds);
-    wefti_imports_visible(w.imports, 1);
+    visible(&w, 1);
     if (can_pin(&w, 1)) {
       fail_msg("lie %u was believed", lie);
     }
@@ -287,7 +356,7 @@ static void a_file_that_could_shrink_is_refused(void **state)
   static const uint8_t zeros[SLAB_BYTES];
   w.slab = make_file(zeros, sizeof zeros, false);
   hear(&w, 2);
-  wefti_imports_visible(w.imports, 1);
+  visible(&w, 1);
   assert_false(can_pin(&w, 1));
   end(&w);
 }
@@ -314,6 +383,9 @@ int main(void)
     cmocka_unit_test(what_is_visible_can_be_read),
     cmocka_unit_test(an_old_one_goes_with_its_reader_and_is_released),
     cmocka_unit_test(dropped_and_gone_ones_are_let_go),
+    cmocka_unit_test(a_label_makes_nothing_else_visible),
+    cmocka_unit_test(other_bytes_than_those_of_the_commit_are_not_pinned),
+    cmocka_unit_test(shards_have_digests_of_their_own),
     cmocka_unit_test(slabs_may_come_in_a_message_before),
     cmocka_unit_test(lies_are_refused),
     cmocka_unit_test(a_file_that_could_shrink_is_refused),

@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     .data = &msg, .len = wefti_export_len(&msg), .fds = fds, .nfds = msg.slab_count + 1
   };
   wefti_imports_message(imports, 0, 1, &heard);
-  wefti_imports_visible(imports, 1);
+  wefti_imports_visible(imports, 1, (const uint64_t[2]){ msg.digest_hi, msg.digest_lo });
   const weft_snapshot *s;
   void *holder;
   if (wefti_imports_pin(imports, 0, 1, &s, &holder) == WEFT_OK) {
