@@ -190,7 +190,10 @@ static weft_err make_members(weft_engine *e, const weft_engine_opts *o, weft_why
                                                                        e->world_size),
                                     .log_level = o->log_level,
                                     .join_url = join_url,
-                                    .join_token = o->join_token };
+                                    .join_token = o->join_token,
+                                    .cudart = o->cudart,
+                                    .nccl = o->nccl,
+                                    .allow_ipc_pickle = o->allow_ipc_pickle };
   return wefti_members_create(e->rt, &opts, &e->members, why);
 }
 

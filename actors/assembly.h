@@ -80,6 +80,8 @@ typedef struct wefti_members_opts {
   unsigned copy_threads;
   weft_log_level log_level;
   const char *join_url, *join_token; /* JOIN */
+  const char *cudart, *nccl;         /* of children and threads */
+  bool allow_ipc_pickle;
 } wefti_members_opts;
 weft_err wefti_members_create(weft_runtime *rt, const wefti_members_opts *opts,
                               wefti_members **out, weft_why *why) WEFT_MUST_USE;

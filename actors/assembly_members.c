@@ -58,6 +58,11 @@ static void fill_args(arg_list *list, const wefti_members *m, const wefti_child 
   add_number(list, "--tp", m->tp);
   add_number(list, "--pp", m->pp);
   add_number(list, "--copy-threads", m->copy_threads);
+  add_text(list, "--cudart", m->cudart);
+  add_text(list, "--nccl", m->nccl);
+  if (m->allow_ipc_pickle) {
+    list->argv[list->count++] = "--allow-ipc-pickle";
+  }
   add_text(list, "--log-level", level_name(m->log_level));
   list->argv[list->count] = NULL;
 }
@@ -239,12 +244,15 @@ static weft_err copy_opts(wefti_members *m, const wefti_members_opts *opts)
   const struct {
     const char *from;
     char **to;
-  } texts[] = {
-    { opts->program, &m->program },      { opts->backend, &m->backend },
-    { opts->run_dir, &m->run_dir },      { opts->weights_root, &m->weights_root },
-    { opts->tcp_allow, &m->tcp_allow },  { opts->join_url, &m->join_url },
-    { opts->join_token, &m->join_token }
-  };
+  } texts[] = { { opts->program, &m->program },
+                { opts->backend, &m->backend },
+                { opts->run_dir, &m->run_dir },
+                { opts->weights_root, &m->weights_root },
+                { opts->tcp_allow, &m->tcp_allow },
+                { opts->join_url, &m->join_url },
+                { opts->join_token, &m->join_token },
+                { opts->cudart, &m->cudart },
+                { opts->nccl, &m->nccl } };
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
     if (texts[i].from) {
       *texts[i].to = strdup(texts[i].from);
@@ -258,6 +266,7 @@ static weft_err copy_opts(wefti_members *m, const wefti_members_opts *opts)
   m->tp = opts->tp;
   m->pp = opts->pp;
   m->copy_threads = opts->copy_threads;
+  m->allow_ipc_pickle = opts->allow_ipc_pickle;
   m->log_level = opts->log_level;
   return WEFT_OK;
 }
@@ -320,5 +329,7 @@ void wefti_members_destroy(wefti_members *m)
   free(m->tcp_allow);
   free(m->join_url);
   free(m->join_token);
+  free(m->cudart);
+  free(m->nccl);
   free(m);
 }

@@ -1,6 +1,7 @@
 #include "assembly_members.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 /* Pins by kind of worker.  Any thread. */
 
@@ -27,6 +28,11 @@ weft_err wefti_members_pin(wefti_members *m, uint32_t rank, uint64_t weights_seq
                            weft_pinned *out, weft_why *why)
 {
   const weft_snapshot *snapshot;
+  if (m->kind != WEFT_WORKERS_THREADS && m->backend && strcmp(m->backend, "host") != 0) {
+    return weft_whyf(
+        why, WEFT_E_UNSUPPORTED,
+        "rank %" PRIu32 " holds its weights in GPU memory of its own process", rank);
+  }
   if (m->kind == WEFT_WORKERS_THREADS) {
     weft_store *store = m->threads[rank].store;
     const weft_err err = weft_store_pin(store, weights_sequence, &snapshot);

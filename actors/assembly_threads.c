@@ -37,15 +37,19 @@ weft_err wefti_threads_create(wefti_members *m, weft_why *why)
   if (!m->threads) {
     return weft_whyf(why, WEFT_E_NOMEM, "worker threads: out of memory");
   }
-  const wefti_device_opts opts = { .size = sizeof opts,
-                                   .backend = m->backend,
-                                   .weights_root = m->weights_root,
-                                   .tcp_allow = m->tcp_allow,
-                                   .threads = m->copy_threads,
-                                   .tp = m->tp,
-                                   .pp = m->pp,
-                                   .needs_grant = true };
+  wefti_device_opts opts = { .size = sizeof opts,
+                             .backend = m->backend,
+                             .weights_root = m->weights_root,
+                             .tcp_allow = m->tcp_allow,
+                             .threads = m->copy_threads,
+                             .tp = m->tp,
+                             .pp = m->pp,
+                             .needs_grant = true,
+                             .cudart = m->cudart,
+                             .nccl = m->nccl,
+                             .allow_ipc_pickle = m->allow_ipc_pickle };
   for (uint32_t r = 0; r < m->world_size; r++) {
+    opts.rank = r;
     const weft_err err = wefti_device_create(&opts, &m->threads[r].device, why);
     if (err != WEFT_OK) {
       return err;

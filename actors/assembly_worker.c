@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "announce.h"
 #include "assembly.h"
+#include "weft/device_table.h"
 #include "weft/serve.h"
 
 #include <assert.h>
@@ -110,8 +111,17 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                                                    o->world_size),
                                      .tp = o->tp ? o->tp : 1,
                                      .pp = o->pp ? o->pp : 1,
-                                     .needs_grant = o->join != NULL };
+                                     .needs_grant = o->join != NULL,
+                                     .cudart = o->cudart,
+                                     .nccl = o->nccl,
+                                     .rank = o->rank,
+                                     .has_gpu = o->has_gpu,
+                                     .gpu = o->gpu,
+                                     .allow_ipc_pickle = o->allow_ipc_pickle };
   err = wefti_device_create(&device, &w->device, why);
+  if (err == WEFT_OK && o->log && wefti_device_about(w->device)[0] != '\0') {
+    o->log(o->log_arg, WEFT_LOG_INFO, "worker", wefti_device_about(w->device));
+  }
   if (err == WEFT_OK && !o->join) {
     err = wefti_exporter_create(w->rt, w->device, &w->exporter);
   }
@@ -210,7 +220,8 @@ weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
   }
   worker_process w = { .rt = NULL };
   weft_why story = { .err = WEFT_OK };
-  wefti_block_ends(); /* before there are threads that would take them */
+  wefti_block_ends();      /* before there are threads that would take them */
+  weft_device_clear_env(); /* likewise */
   weft_err err = make_worker(&w, opts, &story);
   if (err == WEFT_OK) {
     err = wefti_end_on_signals(w.rt, end_now, &w, w.signals, &story);

@@ -7,9 +7,7 @@
 #include "weft/messages.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct device_actor {
   wefti_device *device;
@@ -21,7 +19,7 @@ typedef struct device_actor {
 /* An init has two steps as everything that may be collective has: what is plainly wrong
  * is refused before any rank goes in. */
 static weft_err accept_init(wefti_device_session *s, const weft_device_run *m,
-                            weft_why *why)
+                            const weft_transfer_who *who, weft_why *why)
 {
   weft_json *root = NULL;
   if (s->epoch != 0) {
@@ -33,6 +31,11 @@ static weft_err accept_init(wefti_device_session *s, const weft_device_run *m,
     err = weft_whyf(why, WEFT_E_INVAL, "init_info is not a JSON object");
   }
   weft_json_free(root);
+  const weft_transfer_ops *transfer = s->device->transfer;
+  if (err == WEFT_OK && transfer->check_init) {
+    err = transfer->check_init(s->device->backend, (const char *)m->info->data,
+                               m->info->len, who, why);
+  }
   if (err == WEFT_OK) {
     s->epoch = m->epoch;
     s->init = weft_buf_ref(m->info);
@@ -91,14 +94,15 @@ static weft_err session_job(device_actor *self, const weft_device_run *m,
   const weft_transfer_who who = { .epoch = m->epoch,
                                   .rank = m->rank,
                                   .world_size = m->world_size,
-                                  .dp_index = m->dp_index };
+                                  .dp_index = m->dp_index,
+                                  .timeout_ms = m->timeout_ms };
   const bool init = m->what == WEFT_TRANSFER_INIT;
   weft_err err;
   if (m->job == WEFT_DEVICE_OPEN) {
     err = wefti_session_open(s, m->epoch, m->strict != 0, why);
   } else if (m->job == WEFT_DEVICE_ACCEPT) {
-    err =
-        init ? accept_init(s, m, why) : wefti_session_accept(s, m->info, &who, out, why);
+    err = init ? accept_init(s, m, &who, why)
+               : wefti_session_accept(s, m->info, &who, out, why);
   } else if (m->job == WEFT_DEVICE_GO) {
     err =
         init ? go_init(s, &who, why) : wefti_session_receive(s, m->timeout_ms, out, why);
@@ -205,122 +209,3 @@ const weft_actor_class wefti_device_class = { .name = "device",
                                               .init = device_init,
                                               .fini = device_fini,
                                               .on = device_on };
-
-/* ---- what both actors share */
-
-enum { ALLOW_MAX = 64 };
-
-/* Cuts list at its commas, in place. */
-static weft_err split_allow(char *list, const char *out[ALLOW_MAX], size_t *count,
-                            weft_why *why)
-{
-  *count = 0;
-  char *at = list;
-  while (at && *at) {
-    char *comma = strchr(at, ',');
-    if (*count == ALLOW_MAX) {
-      return weft_whyf(why, WEFT_E_LIMIT, "more than %d hosts are allowed", ALLOW_MAX);
-    }
-    if (comma) {
-      *comma = '\0';
-    }
-    if (*at) {
-      out[(*count)++] = at;
-    }
-    at = comma ? comma + 1 : NULL;
-  }
-  return WEFT_OK;
-}
-
-static weft_err open_backend(wefti_device *device, const wefti_device_opts *opts,
-                             weft_why *why)
-{
-  const char *allow[ALLOW_MAX];
-  size_t count = 0;
-  char *list = opts->tcp_allow ? strdup(opts->tcp_allow) : NULL;
-  if (opts->tcp_allow && !list) {
-    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
-  }
-  weft_err err = split_allow(list, allow, &count, why);
-  if (err == WEFT_OK) {
-    const weft_transfer_opts transfer = { .size = sizeof transfer,
-                                          .weights_root = opts->weights_root,
-                                          .tcp_allow = allow,
-                                          .tcp_allow_count = count,
-                                          .threads = opts->threads,
-                                          .no_progress_ms = opts->no_progress_ms };
-    err = device->transfer->open(&transfer, &device->backend, why);
-  }
-  free(list);
-  return err;
-}
-
-static weft_err device_fill(wefti_device *device, const wefti_device_opts *opts,
-                            weft_why *why)
-{
-  const weft_store_opts store = { .size = sizeof store,
-                                  .snapshots_max = opts->snapshots_max,
-                                  .needs_grant = opts->needs_grant };
-  weft_err err = weft_store_create(&store, &device->store);
-  if (err != WEFT_OK) {
-    return weft_whyf(why, err, "weight store of %u snapshots: %s", opts->snapshots_max,
-                     weft_strerror(err));
-  }
-  err = weft_memory_host_create(NULL, &device->memory);
-  if (err != WEFT_OK) {
-    return weft_whyf(why, err, "weight memory: %s", weft_strerror(err));
-  }
-  device->memory->cancel = &device->cancel;
-  return open_backend(device, opts, why);
-}
-
-weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
-                             weft_why *why)
-{
-  if (opts->size < sizeof *opts) {
-    return weft_whyf(why, WEFT_E_INVAL, "options are of another version");
-  }
-  if (opts->backend && strcmp(opts->backend, "host") != 0) {
-    return weft_whyf(why, WEFT_E_UNSUPPORTED, "backend '%s' is not known; use host",
-                     opts->backend);
-  }
-  wefti_device *device = calloc(1, sizeof *device);
-  if (!device) {
-    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
-  }
-  device->transfer = weft_transfer_host();
-  device->tp = opts->tp > 0 ? opts->tp : 1;
-  device->pp = opts->pp > 0 ? opts->pp : 1;
-  device->pid = (uint32_t)getpid();
-  const weft_err err = device_fill(device, opts, why);
-  if (err != WEFT_OK) {
-    wefti_device_destroy(device);
-    return err;
-  }
-  *out = device;
-  return WEFT_OK;
-}
-
-void wefti_device_destroy(wefti_device *device)
-{
-  if (!device) {
-    return;
-  }
-  if (device->backend) {
-    device->transfer->close(device->backend);
-  }
-  weft_store_destroy(device->store); /* its cells go back to memory */
-  weft_memory_destroy(device->memory);
-  free(device);
-}
-
-weft_store *wefti_device_store(wefti_device *device)
-{
-  return device->store;
-}
-
-void wefti_device_on_install(wefti_device *device, wefti_export_fn *fn, void *arg)
-{
-  device->on_install = fn;
-  device->on_install_arg = arg;
-}

@@ -21,6 +21,7 @@ struct wefti_device {
   void *backend; /* transfer's state */
   uint32_t tp, pp;
   uint32_t pid;
+  char about[320]; /* what it runs on; "" = host memory.  Constant */
   /* Worker to device: leave off what runs.  Relaxed: it carries no data, the job's end
    * comes as a message. */
   atomic_bool cancel;

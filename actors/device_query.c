@@ -88,11 +88,31 @@ weft_err wefti_device_weights(wefti_device *device, weft_buf **out, weft_why *wh
                         : weft_whyf(why, err, "list of weights: %s", weft_strerror(err));
 }
 
-static weft_err write_checksum(weft_json_writer *w, const weft_tensor *t,
-                               const char *prefix, const atomic_bool *cancel)
+/* A host copy of t's bytes, to be freed; of host memory none is needed.  Device memory
+ * costs a tensor of host memory for as long. */
+static weft_err host_bytes(wefti_device *device, const weft_tensor *t, void **copy)
+{
+  *copy = NULL;
+  if (weft_memory_device(device->memory) < 0 || t->bytes == 0) {
+    return WEFT_OK;
+  }
+  *copy = malloc(t->bytes);
+  const weft_err err =
+      *copy ? weft_memory_read(device->memory, *copy, t->data, t->bytes, NULL)
+            : WEFT_E_NOMEM;
+  if (err != WEFT_OK) {
+    free(*copy);
+    *copy = NULL;
+  }
+  return err;
+}
+
+static weft_err write_checksum(wefti_device *device, weft_json_writer *w,
+                               const weft_tensor *t, const char *prefix)
 {
   uint8_t sha[WEFT_SHA256_BYTES];
   char text[WEFT_SHA256_TEXT];
+  void *copy = NULL;
   size_t size;
   weft_err err = weft_size_add(strlen(prefix), strlen(t->name) + 1, &size);
   char *key = err == WEFT_OK ? malloc(size) : NULL;
@@ -100,8 +120,14 @@ static weft_err write_checksum(weft_json_writer *w, const weft_tensor *t,
     return WEFT_E_NOMEM;
   }
   (void)snprintf(key, size, "%s%s", prefix, t->name);
-  err = weft_sha256_until(t->data, t->bytes, cancel, sha, text);
-  weft_jw_str(w, key, text);
+  err = host_bytes(device, t, &copy);
+  if (err == WEFT_OK) {
+    err = weft_sha256_until(copy ? copy : t->data, t->bytes, &device->cancel, sha, text);
+  }
+  if (err == WEFT_OK) {
+    weft_jw_str(w, key, text);
+  }
+  free(copy);
   free(key);
   return err;
 }
@@ -121,7 +147,7 @@ weft_err wefti_device_checksum(wefti_device *device, uint32_t rank, uint32_t dp_
   for (size_t i = 0; live && i < live->tensor_count && err == WEFT_OK; i++) {
     err = wefti_device_cancelled(device) /* also where tensors have no bytes */
               ? WEFT_E_CANCELLED
-              : write_checksum(&w, &live->tensors[i], prefix, &device->cancel);
+              : write_checksum(device, &w, &live->tensors[i], prefix);
   }
   weft_jw_end(&w);
   weft_store_unpin(device->store, live);
@@ -136,17 +162,16 @@ weft_err wefti_device_checksum(wefti_device *device, uint32_t rank, uint32_t dp_
 
 /* ---- reset */
 
-static weft_err invert_bytes(wefti_device *device, const weft_tensor *from, uint8_t *out,
-                             weft_digest *digest)
+static weft_err invert_bytes(wefti_device *device, const uint8_t *in, uint8_t *out,
+                             uint64_t bytes, weft_digest *digest)
 {
-  const uint8_t *in = from->data;
   weft_hasher *hasher = weft_hasher_create();
   if (!hasher) {
     return WEFT_E_NOMEM;
   }
   uint64_t at = 0;
-  while (at < from->bytes && !wefti_device_cancelled(device)) {
-    const uint64_t end = from->bytes - at < PIECE ? from->bytes : at + PIECE;
+  while (at < bytes && !wefti_device_cancelled(device)) {
+    const uint64_t end = bytes - at < PIECE ? bytes : at + PIECE;
     for (uint64_t i = at; i < end; i++) {
       out[i] = (uint8_t)~in[i];
     }
@@ -155,7 +180,24 @@ static weft_err invert_bytes(wefti_device *device, const weft_tensor *from, uint
   }
   *digest = weft_hasher_value(hasher);
   weft_hasher_destroy(hasher);
-  return at < from->bytes ? WEFT_E_CANCELLED : WEFT_OK;
+  return at < bytes ? WEFT_E_CANCELLED : WEFT_OK;
+}
+
+static weft_err write_inverted(wefti_device *device, const weft_tensor *from,
+                               const weft_extent *extent, weft_digest *digest)
+{
+  void *copy = NULL;
+  weft_err err = host_bytes(device, from, &copy);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  err = copy ? invert_bytes(device, copy, copy, from->bytes, digest)
+             : invert_bytes(device, from->data, extent->ptr, from->bytes, digest);
+  if (err == WEFT_OK && copy) {
+    err = weft_memory_write(device->memory, extent->ptr, copy, from->bytes, NULL);
+  }
+  free(copy);
+  return err;
 }
 
 static weft_err invert(wefti_device *device, const weft_tensor *from, wefti_entry *to,
@@ -167,7 +209,7 @@ static weft_err invert(wefti_device *device, const weft_tensor *from, wefti_entr
     return err;
   }
   weft_digest digest = { 0, 0 };
-  err = invert_bytes(device, from, extent.ptr, &digest);
+  err = write_inverted(device, from, &extent, &digest);
   if (err == WEFT_OK) {
     err = wefti_cell_create(from, device->memory, &extent, to);
   }

@@ -212,6 +212,9 @@ bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   }
   const weft_w_state before = m->reported;
   m->reported = *s;
+  m->reported.device = (weft_str){ 0 };
+  (void)snprintf(m->device, sizeof m->device, "%.*s", (int)s->device.len,
+                 s->device.len > 0 ? s->device.p : "");
   m->reported.pid = s->pid != 0 ? s->pid : m->pid;
   if (s->weights_sequence < before.weights_sequence) {
     /* overtaken by a PUBLISH that it has confirmed */

@@ -145,6 +145,9 @@ static void write_worker(weft_json_writer *w, const engine_member *m)
   weft_jw_u64(w, "expected", in ? r->expected : 0);
   weft_jw_u64(w, "readers", in ? r->readers : 0);
   weft_jw_u64(w, "snapshots", in ? r->snapshots : 0);
+  if (m->device[0] != '\0') {
+    weft_jw_str(w, "device", m->device);
+  }
   weft_jw_str(w, "why", m->why);
   weft_jw_end(w);
 }

@@ -254,7 +254,8 @@ static bool read_tensors(import *im, const wefti_export_msg *msg)
                                   .digest_lo = msg->digest_lo,
                                   .tensor_count = msg->tensors,
                                   .bytes = msg->bytes,
-                                  .tensors = im->tensors };
+                                  .tensors = im->tensors,
+                                  .device = -1 };
   return true;
 }
 

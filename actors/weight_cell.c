@@ -63,3 +63,8 @@ const weft_extent *wefti_cell_extent(const wefti_cell *cell)
 {
   return &cell->extent;
 }
+
+int wefti_cell_device(const wefti_cell *cell)
+{
+  return weft_memory_device(cell->memory);
+}

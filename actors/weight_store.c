@@ -47,10 +47,12 @@ static snap *snap_create(const wefti_entry *entries, size_t count,
     free(cells);
     return NULL;
   }
-  s->pub = (weft_snapshot){ .digest_hi = digest[0],
-                            .digest_lo = digest[1],
-                            .tensor_count = count,
-                            .tensors = s->tensors };
+  s->pub =
+      (weft_snapshot){ .digest_hi = digest[0],
+                       .digest_lo = digest[1],
+                       .tensor_count = count,
+                       .tensors = s->tensors,
+                       .device = count > 0 ? wefti_cell_device(entries[0].cell) : -1 };
   s->cells = cells;
   for (size_t i = 0; i < count; i++) {
     s->tensors[i] = entries[i].t;

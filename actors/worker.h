@@ -15,7 +15,7 @@ typedef struct wefti_device wefti_device; /* what worker and device thread share
 
 typedef struct wefti_device_opts {
   size_t size;
-  const char *backend;      /* "host" */
+  const char *backend;      /* "host", "nccl"; NULL = "host" */
   const char *weights_root; /* NULL = any file */
   const char *tcp_allow;    /* comma-separated host list beyond loopback, NULL = none */
   unsigned threads;         /* copy threads, 0 = 1 */
@@ -23,6 +23,12 @@ typedef struct wefti_device_opts {
   uint32_t tp, pp;          /* of the engine: names the shard in the checker's keys */
   unsigned snapshots_max;   /* 0 = 4 */
   bool needs_grant;
+  /* GPU backends; see weft/device_table.h */
+  const char *cudart, *nccl; /* NULL = usual names */
+  uint32_t rank;             /* chooses the GPU unless has_gpu */
+  bool has_gpu;
+  uint32_t gpu;
+  bool allow_ipc_pickle;
 } wefti_device_opts;
 
 /* Store, memory and backend of one rank.  The caller destroys it after both actors ended.
@@ -31,6 +37,8 @@ weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
                              weft_why *why) WEFT_MUST_USE;
 void wefti_device_destroy(wefti_device *device);
 weft_store *wefti_device_store(wefti_device *device);
+/* GPU and libraries in words, "" for host memory. */
+const char *wefti_device_about(const wefti_device *device);
 
 /* Called on the device thread when a snapshot was installed (published later by its
  * weights_sequence) or dropped: who exports descriptors listens here.  May be NULL. */

@@ -74,6 +74,7 @@ void worker_state(weft_ctx *ctx, worker *w, const worker_ask *ask)
     .snapshots = st.snapshots,
     .stamp_ns = weft_boottime_ns(ctx),
     .pid = device->pid,
+    .device = { device->about, (uint32_t)strlen(device->about) },
   };
   (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
 }

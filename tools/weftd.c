@@ -156,6 +156,9 @@ static int run_engine(const weftd_opts *o)
     .strict_coverage = o->strict_coverage,
     .allow_weight_reset = o->allow_weight_reset,
     .copy_threads = (unsigned)o->copy_threads,
+    .cudart = o->cudart,
+    .nccl = o->nccl,
+    .allow_ipc_pickle = o->allow_ipc_pickle,
     .on_ready = on_engine_ready,
     .log = weft_log_stderr,
     .log_level = o->log_level,
@@ -194,6 +197,11 @@ static int run_worker(const weftd_opts *o)
     .pp = (uint32_t)o->pp,
     .log = weft_log_stderr,
     .log_level = o->log_level,
+    .cudart = o->cudart,
+    .nccl = o->nccl,
+    .has_gpu = o->has_gpu,
+    .gpu = (uint32_t)o->gpu,
+    .allow_ipc_pickle = o->allow_ipc_pickle,
   };
   weft_why why;
   return weft_worker_run(&opts, &why) == WEFT_OK ? WEFTD_DONE : failed(&why);

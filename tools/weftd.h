@@ -34,6 +34,9 @@ typedef struct weftd_opts {
   const char *join_token_file, *token_file, *tcp_allow, *log_level_name;
   char *root_path;          /* weights_root without symlinks, owned */
   char *token, *join_token; /* what the files say, owned, or NULL */
+  const char *cudart, *nccl; /* GPU libraries */
+  uint64_t gpu;
+  bool has_gpu, allow_ipc_pickle;
   uint64_t max_body, copy_threads;
   weft_log_level log_level;
 } weftd_opts;

@@ -36,6 +36,10 @@ static const opt table[] = {
   { "--dp-index", OPT_NUMBER, E | A, AT(dp_index), 0 },
   { "--dev", OPT_FLAG, E | A, AT(dev), 0 },
   { "--backend", OPT_TEXT, E | W, AT(backend), 0 },
+  { "--cudart", OPT_TEXT, E | W, AT(cudart), 0 },
+  { "--nccl", OPT_TEXT, E | W, AT(nccl), 0 },
+  { "--device", OPT_NUMBER, W, AT(gpu), AT(has_gpu) },
+  { "--allow-ipc-pickle", OPT_FLAG, E | W, AT(allow_ipc_pickle), 0 },
   { "--events", OPT_TEXT, E, AT(events), 0 },
   { "--control", OPT_TEXT, E, AT(control), 0 },
   { "--engine", OPT_TEXT, A, AT(engine), 0 },
@@ -80,7 +84,10 @@ static const char engine_help[] =
     "  --dp-index I           which replica this is [0]\n"
     "  --dev                  serve the routes that change things (or "
     "VLLM_SERVER_DEV_MODE=1)\n"
-    "  --backend NAME         how bytes arrive: host [host]\n"
+    "  --backend NAME         how bytes arrive: host, nccl [host]\n"
+    "  --cudart PATH          libcudart, of the GPU backends [the system's]\n"
+    "  --nccl PATH            the libnccl that the trainer loads [VLLM_NCCL_SO_PATH, or\n"
+    "                         the system's]\n"
     "  --weights-root DIR     only files below DIR may be loaded; needed beyond "
     "loopback\n"
     "  --tcp-allow LIST       hosts that a tcp source may name, beside loopback\n"
@@ -124,8 +131,9 @@ static const char worker_help[] =
     "  --join-token-file FILE needed on tcp\n"
     "  --listen URL           own nng socket [chosen to fit the join URL]\n"
     "  --backend NAME, --weights-root DIR, --tcp-allow LIST, --copy-threads N,\n"
-    "  --tp N, --pp N, --log-level LEVEL\n"
-    "                         as of weftd\n";
+    "  --tp N, --pp N, --cudart PATH, --nccl PATH, --log-level LEVEL\n"
+    "                         as of weftd\n"
+    "  --device N             its GPU [the only one that it sees, else the rank's]\n";
 
 static const char acceptor_help[] =
     "usage: weftd acceptor --engine URL --listen HOST:PORT [OPTION…]\n"
@@ -465,8 +473,8 @@ unsigned weftd_opts_read(weftd_opts *o, int argc, char **argv)
   bad += check_sizes(o);
   bad += check_mode(o);
   bad += check_join(o);
-  if (o->backend && strcmp(o->backend, "host") != 0) {
-    bad += mistake("--backend %s: not in this build; there is: host", o->backend);
+  if (o->backend && strcmp(o->backend, "host") != 0 && strcmp(o->backend, "nccl") != 0) {
+    bad += mistake("--backend %s: not in this build; there are: host, nccl", o->backend);
   }
   return bad;
 }

@@ -706,9 +706,14 @@ static void options_are_checked(void **state)
   weft_why why = { 0 };
   wefti_device_opts opts = { .size = 1 };
   assert_err(wefti_device_create(&opts, &device, &why), WEFT_E_INVAL);
-  opts = (wefti_device_opts){ .size = sizeof opts, .backend = "nccl" };
+  opts = (wefti_device_opts){ .size = sizeof opts, .backend = "rdma" };
   assert_err(wefti_device_create(&opts, &device, &why), WEFT_E_UNSUPPORTED);
-  assert_non_null(strstr(why.text, "nccl"));
+  assert_non_null(strstr(why.text, "backend 'rdma' is not known; there are: host, nccl"));
+  opts = (wefti_device_opts){ .size = sizeof opts,
+                              .backend = "nccl",
+                              .cudart = "/nowhere/libcudart.so" };
+  assert_err(wefti_device_create(&opts, &device, &why), WEFT_E_NOTFOUND);
+  assert_non_null(strstr(why.text, "/nowhere/libcudart.so"));
   opts = (wefti_device_opts){ .size = sizeof opts, .snapshots_max = 99 };
   assert_err(wefti_device_create(&opts, &device, &why), WEFT_E_INVAL);
   opts = (wefti_device_opts){ .size = sizeof opts, .tcp_allow = "a,,b:5" };

@@ -440,6 +440,12 @@ static void wait_idle(fake_comm *c)
   (void)pthread_mutex_unlock(&c->lock);
 }
 
+static bool abort_hangs(void)
+{
+  const char *knob = getenv("WEFT_FAKE_NCCL_ABORT_HANG");
+  return knob != NULL && (knob[0] == '/' ? access(knob, F_OK) == 0 : atoi(knob) != 0);
+}
+
 FAKE_API int ncclCommAbort(void *comm)
 {
   fake_comm *c = comm;
@@ -447,7 +453,7 @@ FAKE_API int ncclCommAbort(void *comm)
   if (fault != 0 || c == NULL) {
     return fault;
   }
-  while (weft_fake_number("WEFT_FAKE_NCCL_ABORT_HANG", 0) != 0) {
+  while (abort_hangs()) {
     nap_us(10000);
   }
   atomic_store(&c->aborted, true);

@@ -8,7 +8,7 @@
  *   WEFT_FAKE_NCCL_VERSION=22809    what ncclGetVersion says and ranks compare
  *   WEFT_FAKE_NCCL_HANG=F:N         collective N of function F never completes
  *   WEFT_FAKE_NCCL_KILL=F:N         SIGKILL in the middle of it
- *   WEFT_FAKE_NCCL_ABORT_HANG=1     ncclCommAbort does not return
+ *   WEFT_FAKE_NCCL_ABORT_HANG=1     ncclCommAbort does not return; /path: while it exists
  *   WEFT_FAKE_NCCL_LAUNCH_US=N      how long a non-blocking call is "in progress" [200]
  *   WEFT_FAKE_NCCL_CONNECT_MS=N     how long the root is tried [60000]
  *   WEFT_FAKE_NCCL_MULTI_RANK=1     two ranks on one GPU are fine

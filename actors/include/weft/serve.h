@@ -26,13 +26,19 @@ typedef struct weft_worker_opts {
   const char *join;     /* announce there; NULL: a child, says so over its lifeline */
   const char *join_token;
   uint64_t join_timeout_ms; /* 0 = 60,000 */
-  const char *backend;      /* NULL = "host" */
+  const char *backend;      /* "host" or "nccl"; NULL = "host" */
   const char *weights_root, *tcp_allow;
   unsigned copy_threads;
   uint32_t tp, pp;
   weft_log_fn *log;
   void *log_arg;
   weft_log_level log_level;
+  /* GPU backends: paths of the libraries (weft/device_table.h), the GPU as CUDA counts
+   * (else the only one, or that of the rank), and whether pickled handles may be read. */
+  const char *cudart, *nccl;
+  bool has_gpu;
+  uint32_t gpu;
+  bool allow_ipc_pickle;
 } weft_worker_opts;
 WEFT_API weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
     WEFT_MUST_USE;

@@ -23,7 +23,9 @@ typedef struct weft_tensor {
   const int64_t *shape; /* [ndim] elements; row-major */
   unsigned ndim;        /* 0 = scalar */
   uint64_t bytes;
-  const void *data;   /* [bytes], 64-byte aligned, read-only; NULL when bytes == 0 */
+  const void *data;   /* [bytes], 64-byte aligned, read-only; NULL when bytes == 0.  An
+                         address of the snapshot's device, not to be touched by the host
+                         unless device is -1 */
   uint8_t digest[16]; /* XXH3-128, big-endian canonical form */
 } weft_tensor;
 
@@ -34,6 +36,8 @@ typedef struct weft_snapshot {
   size_t tensor_count;
   uint64_t bytes;             /* of all tensors */
   const weft_tensor *tensors; /* [tensor_count], in byte order of their names */
+  int device; /* -1 = host memory, else where data lies, as CUDA counts in this process.
+                 Shadow staging: the addresses change with every update */
 } weft_snapshot;
 
 typedef struct weft_store weft_store;

@@ -53,7 +53,7 @@ typedef struct weft_engine_opts {
   uint32_t dp_size,
       dp_index; /* replicas of which this is one; 0 counts as 1 (index as 0) */
   const char *worker_program; /* PROCESSES: called as "<program> worker --rank …" */
-  const char *backend;        /* NULL = "host" */
+  const char *backend;        /* "host" or "nccl"; NULL = "host" */
   const char *engine_id;      /* NULL = a random one */
   const char
       *run_dir; /* private folder for sockets; NULL = a new one, removed at the end */
@@ -79,6 +79,9 @@ typedef struct weft_engine_opts {
   bool strict_coverage;
   bool allow_weight_reset;
   unsigned copy_threads;     /* per worker, 0 = its share of the cores */
+  const char *cudart, *nccl; /* GPU backends: see weft/serve.h; each worker takes the GPU
+                                of its rank */
+  bool allow_ipc_pickle;
   weft_commit_fn *on_commit; /* may be NULL */
   weft_ready_fn *on_ready;   /* once, when all workers are members; may be NULL */
   void *arg;                 /* for both */

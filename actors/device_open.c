@@ -1,0 +1,190 @@
+/* What the worker and the device actor share: made, and taken apart. */
+#include "device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ALLOW_MAX = 64 };
+
+/* Cuts list at its commas, in place. */
+static weft_err split_allow(char *list, const char *out[ALLOW_MAX], size_t *count,
+                            weft_why *why)
+{
+  *count = 0;
+  char *at = list;
+  while (at && *at) {
+    char *comma = strchr(at, ',');
+    if (*count == ALLOW_MAX) {
+      return weft_whyf(why, WEFT_E_LIMIT, "more than %d hosts are allowed", ALLOW_MAX);
+    }
+    if (comma) {
+      *comma = '\0';
+    }
+    if (*at) {
+      out[(*count)++] = at;
+    }
+    at = comma ? comma + 1 : NULL;
+  }
+  return WEFT_OK;
+}
+
+static weft_err open_backend(wefti_device *device, const wefti_device_opts *opts,
+                             const weft_device_opts *gpu, weft_why *why)
+{
+  const char *allow[ALLOW_MAX];
+  size_t count = 0;
+  char *list = opts->tcp_allow ? strdup(opts->tcp_allow) : NULL;
+  if (opts->tcp_allow && !list) {
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+  }
+  weft_err err = split_allow(list, allow, &count, why);
+  if (err == WEFT_OK) {
+    const weft_transfer_opts transfer = { .size = sizeof transfer,
+                                          .weights_root = opts->weights_root,
+                                          .tcp_allow = allow,
+                                          .tcp_allow_count = count,
+                                          .threads = opts->threads,
+                                          .no_progress_ms = opts->no_progress_ms,
+                                          .device = gpu,
+                                          .allow_ipc_pickle = opts->allow_ipc_pickle };
+    err = device->transfer->open(&transfer, &device->backend, why);
+  }
+  free(list);
+  return err;
+}
+
+/* ---- GPUs */
+
+static weft_err choose_gpu(const wefti_device_opts *opts, bool nccl,
+                           weft_device_opts *out, weft_why *why)
+{
+  weft_device_info info;
+  *out = (weft_device_opts){ .size = sizeof *out,
+                             .cudart = opts->cudart,
+                             .nccl = opts->nccl,
+                             .device = opts->has_gpu ? (int)opts->gpu : 0 };
+  weft_err err = weft_device_probe(out, nccl, &info, why);
+  if (err == WEFT_OK && !opts->has_gpu) {
+    err = weft_device_choose(info.count, opts->rank, &out->device, why);
+  }
+  return err;
+}
+
+static void describe(wefti_device *device, int gpu)
+{
+  weft_device_info i = { .count = 0 };
+  device->transfer->info(device->backend, &i);
+  (void)snprintf(device->about, sizeof device->about,
+                 "GPU %d %.60s %s, CUDA %.90s%s%.90s", gpu, i.name, i.uuid, i.cudart,
+                 i.nccl[0] != '\0' ? ", NCCL " : "", i.nccl);
+}
+
+static weft_err fill_gpu(wefti_device *device, const wefti_device_opts *opts,
+                         weft_why *why)
+{
+  weft_memory_cuda_opts memory = { .size = sizeof memory };
+  weft_err err =
+      choose_gpu(opts, device->transfer == weft_transfer_nccl(), &memory.device, why);
+  if (err == WEFT_OK) {
+    err = weft_memory_cuda_create(&memory, &device->memory, why);
+  }
+  if (err == WEFT_OK) {
+    err = open_backend(device, opts, &memory.device, why);
+  }
+  if (err == WEFT_OK) {
+    describe(device, memory.device.device);
+  }
+  return err;
+}
+
+static weft_err device_fill(wefti_device *device, const wefti_device_opts *opts,
+                            weft_why *why)
+{
+  const weft_store_opts store = { .size = sizeof store,
+                                  .snapshots_max = opts->snapshots_max,
+                                  .needs_grant = opts->needs_grant };
+  weft_err err = weft_store_create(&store, &device->store);
+  if (err != WEFT_OK) {
+    return weft_whyf(why, err, "weight store of %u snapshots: %s", opts->snapshots_max,
+                     weft_strerror(err));
+  }
+  if (device->transfer->info) {
+    return fill_gpu(device, opts, why);
+  }
+  err = weft_memory_host_create(NULL, &device->memory);
+  if (err != WEFT_OK) {
+    return weft_whyf(why, err, "weight memory: %s", weft_strerror(err));
+  }
+  device->memory->cancel = &device->cancel;
+  return open_backend(device, opts, NULL, why);
+}
+
+static const weft_transfer_ops *backend_named(const char *name)
+{
+  const weft_transfer_ops *const all[] = { weft_transfer_host(), weft_transfer_nccl() };
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    if (strcmp(name ? name : "host", all[i]->name) == 0) {
+      return all[i];
+    }
+  }
+  return NULL;
+}
+
+weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
+                             weft_why *why)
+{
+  if (opts->size < sizeof *opts) {
+    return weft_whyf(why, WEFT_E_INVAL, "options are of another version");
+  }
+  const weft_transfer_ops *transfer = backend_named(opts->backend);
+  if (!transfer) {
+    return weft_whyf(why, WEFT_E_UNSUPPORTED,
+                     "backend '%s' is not known; there are: host, nccl", opts->backend);
+  }
+  wefti_device *device = calloc(1, sizeof *device);
+  if (!device) {
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+  }
+  device->transfer = transfer;
+  device->tp = opts->tp > 0 ? opts->tp : 1;
+  device->pp = opts->pp > 0 ? opts->pp : 1;
+  device->pid = (uint32_t)getpid();
+  const weft_err err = device_fill(device, opts, why);
+  if (err != WEFT_OK) {
+    wefti_device_destroy(device);
+    return err;
+  }
+  *out = device;
+  return WEFT_OK;
+}
+
+void wefti_device_destroy(wefti_device *device)
+{
+  if (!device) {
+    return;
+  }
+  if (device->backend) {
+    device->transfer->close(device->backend);
+  }
+  weft_store_destroy(device->store); /* its cells go back to memory */
+  weft_memory_destroy(device->memory);
+  free(device);
+}
+
+weft_store *wefti_device_store(wefti_device *device)
+{
+  return device->store;
+}
+
+void wefti_device_on_install(wefti_device *device, wefti_export_fn *fn, void *arg)
+{
+  device->on_install = fn;
+  device->on_install_arg = arg;
+}
+
+const char *wefti_device_about(const wefti_device *device)
+{
+  return device->about;
+}

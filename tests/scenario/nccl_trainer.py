@@ -1,0 +1,279 @@
+"""A trainer that speaks NCCL: rank 0, on the stand-in libraries of tests/doubles (ctypes).
+
+Only Python's standard library, and nothing of weft's: what it sends and in which order is
+written down here a second time, from the contract.  Run as a program it makes one whole
+update, told by a JSON object in argv[1].
+"""
+import base64
+import ctypes
+import http.client
+import json
+import os
+import pickle
+import socket
+import struct
+import sys
+import threading
+import time
+import types
+
+os.environ.setdefault("WEFT_FAKE_GPUS", "4")
+CUDART = os.environ.get("WEFT_FAKE_CUDART", "")
+NCCL = os.environ.get("WEFT_FAKE_NCCL", "")
+GPU = 3  # the workers have 0 and 1
+MODULE = "vllm.distributed.device_communicators.pynccl_wrapper"
+
+
+class ncclUniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_byte * 128)]
+
+
+def as_vllm(cls):
+    """pickle must write the name that vLLM's class has."""
+    parts = MODULE.split(".")
+    for i in range(1, len(parts) + 1):
+        sys.modules.setdefault(".".join(parts[:i]), types.ModuleType(".".join(parts[:i])))
+    cls.__module__ = MODULE
+    setattr(sys.modules[MODULE], cls.__name__, cls)
+
+
+as_vllm(ncclUniqueId)
+
+
+class NcclError(Exception):
+    pass
+
+
+class Group:
+    """Rank 0 of a communicator."""
+
+    def __init__(self, ranks, gpu=GPU):
+        self.cuda = ctypes.CDLL(CUDART)
+        self.nccl = ctypes.CDLL(NCCL)
+        self.cuda.cudaMalloc.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]
+        self.cuda.cudaFree.argtypes = [ctypes.c_void_p]
+        self.cuda.cudaMemcpy.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
+                                         ctypes.c_int]
+        self.cuda.cudaStreamQuery.argtypes = [ctypes.c_void_p]
+        self.nccl.ncclCommInitRank.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int,
+                                               ncclUniqueId, ctypes.c_int]
+        self.nccl.ncclBroadcast.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+                                            ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
+                                            ctypes.c_void_p]
+        self.nccl.ncclAllReduce.argtypes = self.nccl.ncclBroadcast.argtypes
+        self.nccl.ncclCommAbort.argtypes = [ctypes.c_void_p]
+        self.nccl.ncclCommGetAsyncError.argtypes = [ctypes.c_void_p,
+                                                    ctypes.POINTER(ctypes.c_int)]
+        self.nccl.ncclGetLastError.restype = ctypes.c_char_p
+        self.nccl.ncclGetLastError.argtypes = [ctypes.c_void_p]
+        self.ranks, self.gpu, self.comm = ranks, gpu, ctypes.c_void_p()
+        self.stream = ctypes.c_void_p()
+        self.id = ncclUniqueId()
+        self.check(self.nccl.ncclGetUniqueId(ctypes.byref(self.id)), "ncclGetUniqueId")
+
+    def check(self, code, what):
+        if code != 0:
+            text = self.nccl.ncclGetLastError(self.comm).decode()
+            raise NcclError(f"{what}: {code} {text}")
+
+    def id_text(self):
+        return base64.b64encode(bytes(self.id)).decode()
+
+    def use(self):  # CUDA's device is the thread's
+        self.check(self.cuda.cudaSetDevice(self.gpu), "cudaSetDevice")
+
+    def join(self):
+        self.use()
+        self.check(self.cuda.cudaStreamCreate(ctypes.byref(self.stream)), "cudaStreamCreate")
+        self.check(self.nccl.ncclCommInitRank(ctypes.byref(self.comm), self.ranks, self.id, 0),
+                   "ncclCommInitRank")
+        a, b = self.memory(struct.pack("f", 0.0)), self.memory(struct.pack("f", 0.0))
+        self.check(self.nccl.ncclAllReduce(a, b, 1, 7, 0, self.comm, self.stream), "warm-up")
+        self.wait("warm-up")
+        self.cuda.cudaFree(a)
+        self.cuda.cudaFree(b)
+
+    def memory(self, data):
+        at = ctypes.c_void_p()
+        self.check(self.cuda.cudaMalloc(ctypes.byref(at), max(len(data), 1)), "cudaMalloc")
+        self.check(self.cuda.cudaMemcpy(at, data, len(data), 1), "cudaMemcpy")
+        return at
+
+    def wait(self, what):
+        state = ctypes.c_int()
+        while self.cuda.cudaStreamQuery(self.stream) != 0:
+            self.check(self.nccl.ncclCommGetAsyncError(self.comm, ctypes.byref(state)), what)
+            self.check(state.value, what)
+            time.sleep(0.0005)
+
+    def broadcast(self, data, count, kind):
+        at = self.memory(data)
+        self.check(self.nccl.ncclBroadcast(at, at, count, kind, 0, self.comm, self.stream),
+                   "ncclBroadcast")
+        self.wait("ncclBroadcast")
+        self.cuda.cudaFree(at)
+
+    def abort(self):
+        if self.comm:
+            self.nccl.ncclCommAbort(self.comm)
+            self.comm = ctypes.c_void_p()
+
+
+# dtype of the scenarios' models: bytes, ncclDataType_t
+KINDS = {"F32": (4, 7), "BF16": (2, 9), "F16": (2, 6), "U8": (1, 1), "F8_E4M3": (1, 10),
+         "I64": (8, 4)}
+
+
+def send_unpacked(group, tensors):
+    for dtype, _, data in tensors.values():
+        size, kind = KINDS[dtype]
+        group.broadcast(data, len(data) // size, kind)
+
+
+def send_packed(group, tensors, buffer_bytes):
+    chunk, held = [], 0
+    for _, _, data in tensors.values():
+        chunk.append(data)
+        held += len(data)
+        if held > buffer_bytes:
+            group.broadcast(b"".join(chunk), held, 1)
+            chunk, held = [], 0
+    if chunk:
+        group.broadcast(b"".join(chunk), held, 1)
+
+
+class Store(threading.Thread):
+    """As much of a TCPStore server as two joining workers need; answers as torch's does."""
+
+    def __init__(self, key, value):
+        super().__init__(daemon=True)
+        self.key, self.value, self.joined = key, value, 0
+        self.lock = threading.Lock()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                c, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(c,), daemon=True).start()
+
+    def serve(self, c):
+        with c, c.makefile("rb") as f:
+            def text():
+                return f.read(struct.unpack("<Q", f.read(8))[0])
+            while op := f.read(1):
+                if op == b"\0":
+                    assert f.read(4) == struct.pack("<I", 0x3C85F7CE)
+                elif op == b"\x0d":
+                    c.sendall(f.read(4))
+                elif op == b"\4":
+                    assert text() == b"init/"
+                    with self.lock:
+                        self.joined += struct.unpack("<q", f.read(8))[0]
+                        c.sendall(struct.pack("<q", self.joined))
+                elif op == b"\6":
+                    count = struct.unpack("<Q", f.read(8))[0]
+                    assert [text() for _ in range(count)] == [self.key]
+                    c.sendall(b"\0")
+                elif op == b"\3":
+                    assert text() == self.key
+                    c.sendall(struct.pack("<Q", len(self.value)) + self.value)
+                else:
+                    raise AssertionError(f"opcode {op!r}")
+
+    def close(self):
+        self.listener.close()
+
+
+TORCH = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "U8": "uint8",
+         "F8_E4M3": "float8_e4m3fn", "I64": "int64"}
+
+
+def update_info(tensors, **more):
+    return {"names": list(tensors), "dtype_names": [TORCH[d] for d, _, _ in tensors.values()],
+            "shapes": [list(s) for _, s, _ in tensors.values()], **more}
+
+
+class Trainer:
+    """vLLM's order of calls: what is collective runs beside the request that asks for it."""
+
+    def __init__(self, address, workers=2, gpu=GPU, world_size=None):
+        self.address, self.ranks, self.group = address, world_size or workers + 1, None
+        self.gpu, self.packed, self.store = gpu, None, None
+
+    def post(self, path, body=None, query=""):
+        host, port = self.address.rsplit(":", 1)
+        c = http.client.HTTPConnection(host, int(port), timeout=300)
+        try:
+            c.request("POST", "/" + path + query, body=None if body is None else json.dumps(body))
+            r = c.getresponse()
+            return r.status, r.read().decode()
+        finally:
+            c.close()
+
+    def beside(self, path, body, query, work):
+        """Status and text of the request, and what became of work()."""
+        answer, error = [], None
+        call = threading.Thread(target=lambda: answer.append(self.post(path, body, query)))
+        call.start()
+        try:
+            work()
+        except NcclError as e:
+            error = str(e)
+            self.group.abort()
+        call.join()
+        return answer[0][0], answer[0][1], error
+
+    def init(self, packed=None, store=False, query="", come=True, **more):
+        self.close()
+        self.group, self.packed = Group(self.ranks, self.gpu), packed
+        info = {"rank_offset": 1, "world_size": self.ranks, **more}
+        if store:
+            self.store = Store(b"/broadcast_from/0/0", pickle.dumps(self.group.id))
+            info.update(master_address="127.0.0.1", master_port=self.store.port)
+        else:
+            info["nccl_unique_id_b64"] = self.group.id_text()
+        if packed is not None:
+            info.update(packed=True, packed_buffer_size_bytes=packed)
+        return self.beside("init_weight_transfer_engine", {"init_info": info}, query,
+                           self.group.join if come else lambda: None)
+
+    def update(self, tensors, send=None, info=None, query=""):
+        """send: what goes over NCCL when that is not what was announced."""
+        def work():
+            self.group.use()
+            if self.packed is None:
+                send_unpacked(self.group, tensors if send is None else send)
+            else:
+                send_packed(self.group, tensors if send is None else send, self.packed)
+        return self.beside("update_weights", {"update_info": info or update_info(tensors)},
+                           query, work)
+
+    def close(self):
+        if self.group:
+            self.group.abort()
+        if self.store:
+            self.store.close()
+
+
+def program():
+    """A trainer of its own that makes one update: for being killed."""
+    import hashlib
+
+    told = json.loads(sys.argv[1])
+    tensors = {n: (d, s, hashlib.shake_128(n.encode()).digest(size))
+               for n, d, s, size in told["tensors"]}
+    t = Trainer(told["address"])
+    status, text, error = t.init()
+    assert (status, error) == (200, None), (status, text, error)
+    assert t.post("start_weight_update")[0] == 200
+    print("started", flush=True)
+    print(t.update(tensors), flush=True)
+
+
+if __name__ == "__main__":
+    program()

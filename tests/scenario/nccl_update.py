@@ -1,0 +1,121 @@
+"""Weights come over NCCL (on the stand-ins of tests/doubles): both rendezvous forms, packed
+and not, several updates in a session, another init."""
+import json
+import os
+
+from nccl_trainer import CUDART, NCCL, Trainer, update_info
+from weft_scenario import Daemon, check, holds, main, model, noise, same
+
+GPUS = {"WEFT_FAKE_GPUS": "4"}
+
+
+def daemon(*args, env=None, **kw):
+    return Daemon("--backend", "nccl", "--cudart", CUDART, "--nccl", NCCL, *args,
+                  env={**GPUS, **(env or {})}, **kw)
+
+
+def fine(got):
+    same((got[0], got[2]), (200, None), got[1])
+
+
+def push(w, t, tensors, version):
+    fine(t.start())
+    fine(t.update(tensors))
+    w.ok("/finish_weight_update", {"weight_version": version})
+    same(w.version(), version, "the version")
+    check(holds(w, tensors), "every worker holds what was sent")
+
+
+def trainer(w, **kw):
+    t = Trainer(w.address, **kw)
+    t.start = lambda: (*t.post("start_weight_update"), None)
+    return t
+
+
+def test_one_by_one():
+    with daemon() as w:
+        t = trainer(w)
+        fine(t.init())
+        push(w, t, model("a"), "one")
+        push(w, t, model("b"), "two")
+        status = w.status()
+        same(status["backend"], "nccl", "backend")
+        for worker in status["workers"]:
+            check("NCCL 2.28.9 (libfakenccl.so)" in worker["device"] and
+                  f"GPU {worker['rank']} weft test double" in worker["device"] and
+                  "CUDA 13.0 (libfakecudart.so)" in worker["device"], worker["device"])
+        check("NCCL 2.28.9" in w.log(), "the log names the libraries")
+        t.close()
+
+
+def test_packed_and_a_new_group():
+    with daemon() as w:
+        t = trainer(w)
+        fine(t.init(packed=5000, packed_num_buffers=3))
+        push(w, t, model("a"), "one")
+        fine(t.init(packed=1 << 30))
+        push(w, t, model("b", layers=9), "two")
+        fine(t.init(store=True))
+        push(w, t, model("c", layers=9), "three")
+        t.close()
+
+
+def test_pieces_and_unchanged_tensors():
+    with daemon(env={"WEFT_FAKE_STREAM_DELAY_US": "1000", "WEFT_FAKE_NCCL_LAUNCH_US": "1000"}) as w:
+        t = trainer(w)
+        fine(t.init())
+        first = model("a")
+        push(w, t, first, "one")
+        names = list(first)
+        changed = model("b")
+        fine(t.start())
+        fine(t.update({}))
+        fine(t.update({names[0]: changed[names[0]]}))
+        fine(t.update({n: changed[n] for n in names[2:4]}))
+        w.ok("/finish_weight_update", {"weight_version": "pieces"})
+        want = {n: changed[n] if i in (0, 2, 3) else first[n] for i, n in enumerate(names)}
+        check(holds(w, want), "what came is new, the rest as it was")
+        t.close()
+
+
+def test_each_worker_its_own_entry():
+    with daemon() as w:
+        t = trainer(w)
+        fine(t.init())
+        tensors = model("a")
+        one = update_info(tensors)
+        fine(t.start())
+        fine(t.update(tensors, info=[one, one]))
+        w.ok("/finish_weight_update")
+        check(holds(w, tensors), "every worker holds what was sent")
+        t.close()
+
+
+def test_older_clients():
+    with daemon() as w:
+        t = trainer(w)
+        fine(t.init())
+        tensors = model("a")
+        same(t.post("start_weight_update", {"is_checkpoint_format": True})[0], 200, "start")
+        t.packed = 3000
+        fine(t.update(tensors, info=update_info(tensors, packed=True, packed_num_buffers=2,
+                                                packed_buffer_size_bytes=3000)))
+        w.ok("/finish_weight_update")
+        check(holds(w, tensors), "every worker holds what was sent")
+        t.close()
+
+
+def test_the_checkers_reset():
+    with daemon("--allow-weight-reset") as w:
+        t = trainer(w)
+        fine(t.init())
+        tensors = {"w": ("U8", [5000], noise("r", 5000))}
+        push(w, t, tensors, "one")
+        w.ok("/weight_checker", {"action": "reset"})
+        inverted = {"w": ("U8", [5000], bytes(255 - b for b in tensors["w"][2]))}
+        check(holds(w, inverted), "every byte is inverted")
+        t.close()
+
+
+if __name__ == "__main__":
+    main(globals())
