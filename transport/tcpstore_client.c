@@ -47,7 +47,7 @@ bool wefti_client_fail(weft_tcpstore *s, weft_err err, const char *text)
 {
   weft_why why;
   (void)weft_whyf(&why, err, "%s: %s", s->where, text);
-  (void)snprintf(s->last, sizeof s->last, "%s", text);
+  (void)snprintf(s->over, sizeof s->over, "%s", why.text);
   end(s);
   return wefti_client_report(s, &(weft_tcpstore_answer){ .err = err, .text = why.text });
 }
@@ -358,6 +358,11 @@ void weft_tcpstore_destroy(weft_tcpstore *store)
   weft_alarm_destroy(store->step);
   wefti_talk_fini(&store->talk);
   free(store);
+}
+
+const char *weft_tcpstore_text(const weft_tcpstore *store)
+{
+  return store->over;
 }
 
 /* ---- questions */

@@ -42,7 +42,8 @@ struct weft_tcpstore {
   uint64_t backoff_ms;
   uint64_t random;
   unsigned attempts;
-  char last[160]; /* why the last attempt failed */
+  char last[160];          /* why the last attempt failed */
+  char over[WEFT_WHY_MAX]; /* why it has ended */
   /* connected */
   int fd; /* -1: none */
   weft_io *io;

@@ -55,4 +55,13 @@ bool wefti_peer_is_full(const wefti_peer *p);
 void wefti_store_wake(wefti_store *s, wefti_key *key);
 void wefti_store_settle(wefti_store *s);
 
+/* ---- between tcpstore_peer.c and tcpstore_requests.c */
+
+/* p waits for key, which was found or made for it; tidied on error. */
+weft_err wefti_peer_wait(wefti_peer *p, wefti_key *key, int64_t at_least);
+void wefti_peer_forget_waits(wefti_peer *p);
+/* Does one complete request; w stands behind its opcode, op < WEFTI_ST_OPS.  Never AGAIN:
+ * any error ends the connection. */
+weft_err wefti_peer_request(wefti_peer *p, uint8_t op, wefti_walk *w);
+
 #endif /* WEFT_TRANSPORT_TCPSTORE_PEER_H */

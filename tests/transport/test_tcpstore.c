@@ -112,6 +112,13 @@ static void do_remove(void *arg)
                                 &o->r->boxes[o->i]);
 }
 
+static void do_text(void *arg)
+{
+  order *o = arg;
+  (void)snprintf(o->why.text, sizeof o->why.text, "%s",
+                 weft_tcpstore_text(o->r->clients[o->i]));
+}
+
 static void do_cancel(void *arg)
 {
   order *o = arg;
@@ -375,6 +382,9 @@ static void a_server_that_goes_is_told(void **state)
   assert_int_equal(b->err, WEFT_E_DOWN);
   assert_non_null(strstr(b->text, "closed the connection"));
   assert_err(ask(&r, 0, do_get, "/never", NULL, 0, 0), WEFT_E_DOWN);
+  o.i = 0;
+  on_loop(r.loop, do_text, &o);
+  assert_string_equal(o.why.text, b->text);
   rig_close(&r);
 }
 

@@ -91,6 +91,9 @@ WEFT_API weft_err weft_tcpstore_remove(weft_tcpstore *store, const char *key,
 /* Gives up the question under way (not open): its fn will not be called, and the next one
  * may be asked at once.  No-op without one. */
 WEFT_API void weft_tcpstore_cancel(weft_tcpstore *store) WEFT_NONNULL(1);
+/* Why the connection has ended ("" while it has not): the story behind a DOWN of a
+ * question that could not be asked.  Valid until destroy. */
+WEFT_API const char *weft_tcpstore_text(const weft_tcpstore *store) WEFT_NONNULL(1);
 /* Closes the connection; no fn is called any more.  Also inside fn.  NULL is a no-op. */
 WEFT_API void weft_tcpstore_destroy(weft_tcpstore *store);
 
