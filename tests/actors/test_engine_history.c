@@ -1,0 +1,256 @@
+/* What the engine remembers of its changes, the digest a finish may ask for, and the
+ * restore of a last life's weights, with simulated workers. */
+#include "weft_test.h"
+
+#include "restore.h"
+#include "weft/digest.h"
+#include "weft/journal.h"
+#include "world.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static world w;
+
+static void start(void)
+{
+  world_start(&w, &(world_opts){ .seed = 3, .with_journal = true });
+  assert_false(w.broken);
+  assert_true(world_all_ready(&w));
+}
+
+static void stop(void)
+{
+  const bool broken = w.broken;
+  world_stop(&w);
+  if (broken) {
+    fail_msg("%s", w.why);
+  }
+}
+
+static void expect(const world_answer *a, weft_err err)
+{
+  if (w.broken || !a->came || a->err != err) {
+    fail_msg("got %s, want %s: %s", weft_err_name(a->err), weft_err_name(err),
+             w.broken ? w.why : a->message);
+  }
+}
+
+static void push(const char *const *infos, const char *version)
+{
+  expect(world_begin(&w, 0), WEFT_OK);
+  for (; *infos != NULL; infos++) {
+    expect(world_update(&w, 0, *infos, 0), WEFT_OK);
+  }
+  expect(world_finish(&w, 0, version, 0), WEFT_OK);
+}
+
+static const char *versions(const char *limit, weft_err err)
+{
+  const weft_client_query m = { .h.type = WEFT_MSG_CLIENT_QUERY,
+                                .what = WEFT_QUERY_VERSIONS,
+                                .arg = { limit, (uint32_t)strlen(limit) } };
+  const world_answer *a = world_call(&w, 1, &m.h, 1000);
+  expect(a, err);
+  return a->body;
+}
+
+static unsigned count(const char *text, const char *what)
+{
+  unsigned n = 0;
+  while ((text = strstr(text, what)) != NULL) {
+    n++;
+    text++;
+  }
+  return n;
+}
+
+static void changes_and_aborts_newest_first(void **state)
+{
+  (void)state;
+  static const char *const one[] = { "{\"a\":1}", NULL };
+  start();
+  assert_string_equal(versions("", WEFT_OK), "{\"versions\":[]}");
+  push(one, "step-1");
+  expect(world_begin(&w, 0), WEFT_OK);
+  w.workers[1].fault = (world_fault){ .type = WEFT_MSG_W_GO, .once = true };
+  w.workers[1].fault.kind = FAULT_REFUSE;
+  assert_int_not_equal(world_update(&w, 0, "{}", 0)->err, WEFT_OK);
+  push(one, NULL);
+  const char *json = versions("", WEFT_OK);
+  const char *second = strstr(json, "\"sequence\":2,\"kind\":\"weights\"");
+  const char *aborted = strstr(json, "\"sequence\":null,\"kind\":\"aborted\"");
+  const char *first = strstr(json, "\"sequence\":1,\"kind\":\"weights\"");
+  assert_true(second != NULL && aborted != NULL && first != NULL);
+  assert_true(second < aborted && aborted < first);
+  assert_non_null(strstr(aborted, "\"operation\":\"update_weights\""));
+  assert_non_null(
+      strstr(aborted, "\"reason\":\"update_weights failed in phase transfer"));
+  assert_int_equal(count(versions("2", WEFT_OK), "\"kind\""), 2);
+  assert_null(strstr(versions("1", WEFT_OK), "\"sequence\":1,"));
+  (void)versions("0", WEFT_E_INVAL);
+  (void)versions("10000", WEFT_OK);
+  (void)versions("10001", WEFT_E_INVAL);
+  (void)versions("1x", WEFT_E_INVAL);
+  (void)versions("99999999999999999999", WEFT_E_INVAL);
+  stop();
+}
+
+static const world_answer *finish_as(const char *digest)
+{
+  const weft_client_finish m = { .h.type = WEFT_MSG_CLIENT_FINISH,
+                                 .digest = { digest, (uint32_t)strlen(digest) } };
+  return world_call(&w, 0, &m.h, 100000);
+}
+
+static void a_finish_commits_the_digest_it_asks_for_and_no_other(void **state)
+{
+  (void)state;
+  static const char *const one[] = { "{\"a\":1}", NULL };
+  char digest[WEFT_DIGEST_TEXT];
+  start();
+  push(one, "x");
+  weft_digest_text((weft_digest){ w.visible.digest_hi, w.visible.digest_lo }, digest);
+  expect(world_begin(&w, 0), WEFT_OK);
+  expect(world_update(&w, 0, "{\"a\":2}", 0), WEFT_OK);
+  expect(finish_as("xxh3-128:none"), WEFT_E_INVAL); /* and the session goes on */
+  expect(finish_as(digest), WEFT_E_PRECOND);
+  const world_answer *a = world_query(&w, 1, WEFT_QUERY_INFO);
+  assert_int_equal(a->sequence, 1);
+  expect(world_begin(&w, 0), WEFT_OK);
+  expect(world_update(&w, 0, "{\"a\":1}", 0), WEFT_OK);
+  expect(finish_as(digest), WEFT_OK);
+  assert_int_equal(world_query(&w, 1, WEFT_QUERY_INFO)->sequence, 2);
+  stop();
+}
+
+/* ---- restore: one world pushes, the next one gets it back */
+
+static const char *const infos[] = { "{\"a\":\"x],{\\\\\\\"[\\\\\",\"n\":[[1],{}]}",
+                                     "[{\"b\":1}, {\"b\":2}]", "{}", NULL };
+static const char sources[] =
+    "[{\"a\":\"x],{\\\\\\\"[\\\\\",\"n\":[[1],{}]},[{\"b\":1}, {\"b\":2}],{}]";
+
+static weft_digest pushed(void)
+{
+  start();
+  w.shards = true;
+  push(infos, "release");
+  const weft_digest d = { w.visible.digest_hi, w.visible.digest_lo };
+  stop();
+  return d;
+}
+
+static void restore(weft_digest d, const char *from)
+{
+  const wefti_restore_args args = { .engine = w.engine,
+                                    .sources = from,
+                                    .version = "release",
+                                    .declared = true,
+                                    .digest_hi = d.hi,
+                                    .digest_lo = d.lo,
+                                    .sequence = 7,
+                                    .last_sequence = 0 };
+  weft_actor_id who;
+  assert_ok(weft_sim_spawn(w.sim, &wefti_restore_class, &args, NULL, &who));
+}
+
+static const char *restored(const char *state)
+{
+  char want[64];
+  (void)snprintf(want, sizeof want, "\"restore\":{\"state\":\"%s\"", state);
+  for (int i = 0; i < 300; i++) {
+    world_run(&w, 100);
+    const world_answer *a = world_query(&w, 1, WEFT_QUERY_STATUS);
+    expect(a, WEFT_OK);
+    if (strstr(a->body, want) != NULL) {
+      return a->body;
+    }
+  }
+  fail_msg("no restore that is %s: %s", state, w.answers[1].body);
+  return "";
+}
+
+static void the_last_commit_is_pushed_again(void **state)
+{
+  (void)state;
+  const weft_digest d = pushed();
+  start();
+  w.shards = true;
+  restore(d, sources);
+  assert_non_null(strstr(restored("done"), "change 7 is back as change 1"));
+  assert_int_equal(w.workers[0].accepts, 4); /* of the init and three updates */
+  const world_answer *a = world_query(&w, 1, WEFT_QUERY_INFO);
+  assert_string_equal(a->version, "release");
+  assert_int_equal(a->sequence, 1);
+  stop();
+}
+
+static void other_bytes_stay_invisible(void **state)
+{
+  (void)state;
+  weft_digest d = pushed();
+  d.lo ^= 1;
+  start();
+  w.shards = true;
+  restore(d, sources);
+  const char *status = restored("push needed");
+  assert_non_null(strstr(status, "change 7 cannot be restored, push the weights again"));
+  assert_non_null(strstr(status, "\"version\":\"default\""));
+  assert_non_null(strstr(status, "\"session\":null"));
+  static const char *const one[] = { "{}", NULL };
+  w.shards = false;
+  push(one, "pushed"); /* and a push works at once */
+  stop();
+}
+
+static void a_worker_that_dies_meanwhile_is_waited_for(void **state)
+{
+  (void)state;
+  const weft_digest d = pushed();
+  start();
+  w.shards = true;
+  w.workers[1].fault = (world_fault){ .type = WEFT_MSG_W_GO, .once = true };
+  w.workers[1].fault.kind = FAULT_CRASH;
+  restore(d, sources);
+  (void)restored("done");
+  stop();
+}
+
+static void who_pushes_first_is_left_alone(void **state)
+{
+  (void)state;
+  static const char *const one[] = { "{\"a\":1}", NULL };
+  start();
+  push(one, "mine");
+  restore((weft_digest){ 1, 2 }, sources);
+  world_run(&w, 2000);
+  const world_answer *a = world_query(&w, 1, WEFT_QUERY_STATUS);
+  assert_non_null(strstr(a->body, "\"version\":\"mine\""));
+  assert_non_null(strstr(a->body, "\"restore\":null"));
+  stop();
+}
+
+static void without_files_a_push_is_needed(void **state)
+{
+  (void)state;
+  start();
+  restore((weft_digest){ 1, 2 }, "");
+  assert_non_null(strstr(restored("push needed"), "did not come from files alone"));
+  assert_int_equal(w.workers[0].accepts, 0);
+  stop();
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(changes_and_aborts_newest_first),
+    cmocka_unit_test(a_finish_commits_the_digest_it_asks_for_and_no_other),
+    cmocka_unit_test(the_last_commit_is_pushed_again),
+    cmocka_unit_test(other_bytes_stay_invisible),
+    cmocka_unit_test(a_worker_that_dies_meanwhile_is_waited_for),
+    cmocka_unit_test(who_pushes_first_is_left_alone),
+    cmocka_unit_test(without_files_a_push_is_needed),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
