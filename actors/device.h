@@ -27,6 +27,10 @@ struct wefti_device {
   atomic_bool cancel;
   /* Device to worker, bytes of the transfer under way.  Relaxed: numbers for people. */
   _Atomic uint64_t received, expected;
+  /* The device thread's: positions in name order of the last plan that had more than a
+   * few tensors.  The next one is nearly always of the same names in the same order. */
+  uint32_t *order; /* [order_count] */
+  size_t order_count;
   wefti_export_fn *on_install; /* set before the actors run */
   void *on_install_arg;
 };
@@ -49,6 +53,7 @@ typedef struct wefti_device_session {
   bool foreign;      /* the live set is not what the session builds on: share nothing */
   weft_buf *init;    /* accepted init_info */
   weft_plan *plan;   /* accepted, not received yet */
+  uint32_t *by_name; /* [plan->count] positions in the plan, in name order */
   wefti_entry *room; /* [room_count] cells that wait for the plan's bytes */
   size_t room_count; /* made so far */
   wefti_staged *staged;
@@ -83,6 +88,17 @@ weft_err wefti_session_install(wefti_device_session *s, bool strict,
                                wefti_device_result *out, weft_why *why) WEFT_MUST_USE;
 /* Forgets all that the session staged; what it installed stays installed. */
 void wefti_session_close(wefti_device_session *s);
+
+/* ---- the plan's tensors in name order (device_order.c) */
+/* [plan->count] positions; the caller frees them or hands them to keep.  Errors:
+ * OVERFLOW, NOMEM. */
+weft_err wefti_order_make(const wefti_device *device, const weft_plan *plan,
+                          uint32_t **out) WEFT_MUST_USE;
+/* Takes order (NULL is a no-op): make tries it first. */
+void wefti_order_keep(wefti_device *device, uint32_t *order, size_t count);
+/* Whether live has each of plan's tensors with another dtype or shape; why says which. */
+weft_err wefti_plan_check(const weft_plan *plan, const uint32_t *by_name,
+                          const weft_snapshot *live, weft_why *why) WEFT_MUST_USE;
 
 /* ---- questions about the live set (device_query.c).  Each makes one JSON text. */
 weft_err wefti_device_weights(wefti_device *device, weft_buf **out, weft_why *why)

@@ -170,6 +170,7 @@ void wefti_device_destroy(wefti_device *device)
   }
   weft_store_destroy(device->store); /* its cells go back to memory */
   weft_memory_destroy(device->memory);
+  free(device->order);
   free(device);
 }
 

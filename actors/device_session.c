@@ -5,15 +5,11 @@
 
 #include <inttypes.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum {
-  SHAPE_TEXT = WEFT_NDIM_MAX * 21 + 3,
-  COMPACT_SLACK = 1024 /* repeats that may wait until the next compaction */
-};
+enum { COMPACT_SLACK = 1024 /* repeats that may wait until the next compaction */ };
 
 weft_err wefti_session_open(wefti_device_session *s, uint64_t epoch, bool foreign,
                             weft_why *why)
@@ -40,57 +36,21 @@ static void drop_plan(wefti_device_session *s)
   s->room = NULL;
   s->room_count = 0;
   if (s->plan) {
+    wefti_order_keep(s->device, s->by_name, s->plan->count);
+    s->by_name = NULL;
     s->device->transfer->abandon(s->device->backend, s->plan);
     s->plan = NULL;
   }
 }
 
-static void shape_text(unsigned ndim, const int64_t *shape, char out[SHAPE_TEXT])
+static weft_err check_plan(wefti_device_session *s, weft_why *why)
 {
-  size_t len = 1;
-  out[0] = '[';
-  for (unsigned i = 0; i < ndim && i < WEFT_NDIM_MAX; i++) {
-    const int n =
-        snprintf(out + len, SHAPE_TEXT - len, "%s%" PRId64, i > 0 ? "," : "", shape[i]);
-    len += n > 0 ? (size_t)n : 0;
+  weft_err err = wefti_order_make(s->device, s->plan, &s->by_name);
+  if (err != WEFT_OK) {
+    return weft_whyf(why, err, "%zu tensors: %s", s->plan->count, weft_strerror(err));
   }
-  out[len] = ']';
-  out[len + 1] = '\0';
-}
-
-static bool same_shape(const weft_plan_tensor *a, const weft_tensor *b)
-{
-  return a->ndim == b->ndim &&
-         (a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof(int64_t)) == 0);
-}
-
-static weft_err check_tensor(const weft_plan_tensor *t, const weft_snapshot *live,
-                             weft_why *why)
-{
-  const char *dtype = weft_dtype_name(t->dtype);
-  if (!dtype || t->ndim > WEFT_NDIM_MAX) {
-    return weft_whyf(why, WEFT_E_UNSUPPORTED, "tensor '%.200s': %s", t->name,
-                     dtype ? "too many dimensions" : "unknown dtype");
-  }
-  const weft_tensor *have = live ? weft_snapshot_find(live, t->name) : NULL;
-  if (!have || (strcmp(have->dtype, dtype) == 0 && same_shape(t, have))) {
-    return WEFT_OK;
-  }
-  char want[SHAPE_TEXT], got[SHAPE_TEXT];
-  shape_text(have->ndim, have->shape, want);
-  shape_text(t->ndim, t->shape, got);
-  return weft_whyf(why, WEFT_E_INVAL,
-                   "tensor '%.200s': the live one is %s %s, the update brings %s %s",
-                   t->name, have->dtype, want, dtype, got);
-}
-
-static weft_err check_plan(const wefti_device_session *s, weft_why *why)
-{
   const weft_snapshot *live = s->foreign ? NULL : wefti_store_base(s->device->store);
-  weft_err err = WEFT_OK;
-  for (size_t i = 0; i < s->plan->count && err == WEFT_OK; i++) {
-    err = check_tensor(&s->plan->tensors[i], live, why);
-  }
+  err = wefti_plan_check(s->plan, s->by_name, live, why);
   weft_store_unpin(s->device->store, live);
   return err;
 }
@@ -243,13 +203,16 @@ static weft_err grow_staged(wefti_device_session *s, size_t more)
 
 static void stage(wefti_device_session *s, const weft_digest *digests)
 {
-  for (size_t i = 0; i < s->room_count; i++) {
+  const bool alone = s->staged_count == 0;
+  for (size_t n = 0; n < s->room_count; n++) {
+    const uint32_t i = s->by_name[n];
     wefti_staged *to = &s->staged[s->staged_count++];
     to->entry = s->room[i];
     to->order = s->order++;
     weft_digest_store(digests[i], to->entry.t.digest);
   }
   const size_t came = s->room_count;
+  s->sorted = alone ? came : s->sorted; /* no two of a plan have one name */
   s->received_bytes += s->plan->bytes;
   s->room_count = 0; /* the cells are staged now */
   drop_plan(s);

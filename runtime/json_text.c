@@ -132,8 +132,9 @@ size_t wefti_json_unescape(char *out, const char *src, size_t len)
   return n;
 }
 
-/* A bit per byte of w that a string cannot take as it is: control, not ASCII, the quote
- * or the backslash.  Zero only if there is none. */
+/* The top bit of each byte of w that a string cannot take as it is: control, not ASCII,
+ * the quote or the backslash.  Zero only if there is none; bytes above the lowest of them
+ * may be marked without reason (a borrow). */
 static uint64_t special_bytes(uint64_t w)
 {
   const uint64_t ones = UINT64_C(0x0101010101010101);
@@ -150,8 +151,13 @@ size_t wefti_json_plain_run(const char *p, size_t len)
   for (; len - i >= sizeof(uint64_t); i += sizeof(uint64_t)) {
     uint64_t w;
     memcpy(&w, p + i, sizeof w);
-    if (special_bytes(w) != 0) {
+    const uint64_t special = special_bytes(w);
+    if (special != 0) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+      return i + (unsigned)__builtin_ctzll(special) / 8;
+#else
       break;
+#endif
     }
   }
   while (i < len) {

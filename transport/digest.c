@@ -62,31 +62,54 @@ weft_digest weft_digest_of(const void *data, size_t len)
   return from_xxh(XXH3_128bits(len == 0 ? "" : data, len));
 }
 
-static void add_le(weft_hasher *h, uint64_t v, unsigned bytes)
+static size_t put_le(uint8_t *to, uint64_t v, unsigned bytes)
 {
-  uint8_t le[8];
   for (unsigned i = 0; i < bytes; i++) {
-    le[i] = (uint8_t)(v >> (8 * i));
+    to[i] = (uint8_t)(v >> (8 * i));
   }
-  weft_hasher_update(h, le, bytes);
+  return bytes;
+}
+
+/* Rows are short: put together first, each is one update and not seven. */
+typedef struct row {
+  size_t len;
+  uint8_t bytes[512];
+} row;
+
+static void row_add(weft_hasher *h, row *r, const void *data, size_t len)
+{
+  if (len > sizeof r->bytes - r->len) {
+    weft_hasher_update(h, r->bytes, r->len);
+    r->len = 0;
+  }
+  if (len > sizeof r->bytes) {
+    weft_hasher_update(h, data, len);
+  } else {
+    memcpy(r->bytes + r->len, data, len);
+    r->len += len;
+  }
 }
 
 void weft_hasher_add_tensor(weft_hasher *h, const char *name, const char *dtype,
                             unsigned ndim, const int64_t *shape, weft_digest digest)
 {
+  uint8_t le[8];
+  uint8_t canonical[WEFT_DIGEST_BYTES];
   const size_t name_len = strlen(name);
   const size_t dtype_len = strlen(dtype);
-  add_le(h, name_len, 4);
-  weft_hasher_update(h, name, name_len);
-  add_le(h, dtype_len, 4);
-  weft_hasher_update(h, dtype, dtype_len);
-  add_le(h, ndim, 4);
+  row r; /* its bytes are written before they are read */
+  r.len = 0;
+  row_add(h, &r, le, put_le(le, name_len, 4));
+  row_add(h, &r, name, name_len);
+  row_add(h, &r, le, put_le(le, dtype_len, 4));
+  row_add(h, &r, dtype, dtype_len);
+  row_add(h, &r, le, put_le(le, ndim, 4));
   for (unsigned i = 0; i < ndim; i++) {
-    add_le(h, (uint64_t)shape[i], 8);
+    row_add(h, &r, le, put_le(le, (uint64_t)shape[i], 8));
   }
-  uint8_t canonical[WEFT_DIGEST_BYTES];
   weft_digest_store(digest, canonical);
-  weft_hasher_update(h, canonical, sizeof canonical);
+  row_add(h, &r, canonical, sizeof canonical);
+  weft_hasher_update(h, r.bytes, r.len);
 }
 
 void weft_digest_store(weft_digest d, uint8_t out[WEFT_DIGEST_BYTES])

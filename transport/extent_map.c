@@ -99,6 +99,20 @@ static void erase(wefti_extent_map *m, uint32_t slab, uint64_t offset)
   }
 }
 
+/* Changes a node's piece where it is, which keeps its place in the order; what lies above
+ * it learns of it. */
+static void resize(node *n, const node *which, uint64_t offset, uint64_t bytes)
+{
+  if (n == which) {
+    n->offset = offset;
+    n->bytes = bytes;
+  } else {
+    resize(before(n, which->slab, which->offset) ? n->right : n->left, which, offset,
+           bytes);
+  }
+  update(n);
+}
+
 weft_err wefti_extent_add_slab(wefti_extent_map *m, uint32_t slab, uint64_t bytes)
 {
   m->slabs++;
@@ -137,39 +151,45 @@ weft_err wefti_extent_take(wefti_extent_map *m, uint64_t bytes, uint32_t *slab,
       n = n->right;
     }
   }
-  const node found = *n;
-  erase(m, found.slab, found.offset);
-  if (found.bytes > bytes) {
-    insert(m, found.slab, found.offset + bytes, found.bytes - bytes);
+  *slab = n->slab;
+  *offset = n->offset;
+  if (n->bytes > bytes) {
+    resize(m->root, n, n->offset + bytes, n->bytes - bytes);
+  } else {
+    erase(m, n->slab, n->offset);
   }
-  *slab = found.slab;
-  *offset = found.offset;
   return WEFT_OK;
 }
 
 void wefti_extent_return(wefti_extent_map *m, uint32_t slab, uint64_t offset,
                          uint64_t bytes)
 {
-  const node *behind = wefti_extent_next(m, slab, offset);
-  if (behind != NULL && behind->slab == slab && behind->offset == offset + bytes) {
-    bytes += behind->bytes;
-    erase(m, slab, behind->offset);
-  }
   const node *ahead = NULL;
+  const node *behind = NULL;
   for (const node *n = m->root; n != NULL;) {
     if (before(n, slab, offset)) {
       ahead = n;
       n = n->right;
     } else {
+      behind = n;
       n = n->left;
     }
   }
-  if (ahead != NULL && ahead->slab == slab && ahead->offset + ahead->bytes == offset) {
-    offset = ahead->offset;
-    bytes += ahead->bytes;
-    erase(m, slab, offset);
+  const bool joins_ahead =
+      ahead != NULL && ahead->slab == slab && ahead->offset + ahead->bytes == offset;
+  const bool joins_behind =
+      behind != NULL && behind->slab == slab && behind->offset == offset + bytes;
+  if (joins_ahead) {
+    if (joins_behind) {
+      bytes += behind->bytes;
+      erase(m, slab, behind->offset);
+    }
+    resize(m->root, ahead, ahead->offset, ahead->bytes + bytes);
+  } else if (joins_behind) {
+    resize(m->root, behind, offset, behind->bytes + bytes);
+  } else {
+    insert(m, slab, offset, bytes);
   }
-  insert(m, slab, offset, bytes);
   m->pieces--;
 }
 
