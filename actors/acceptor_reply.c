@@ -1,4 +1,5 @@
 #include "acceptor_priv.h"
+#include "silence.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -284,13 +285,13 @@ void wefti_reply_silence(const wefti_http_ops *ops, const wefti_open *open,
                          weft_err reason)
 {
   const wefti_route_fact *fact = wefti_route_fact_of(open->route);
-  const bool unsent = reason == WEFT_E_FULL || reason == WEFT_E_NOMEM;
-  const bool unknown = fact->commits && !unsent;
+  const bool unknown = fact->commits && !wefti_was_not_asked(reason);
   char text[256];
   const char *what = reason == WEFT_E_TIMEOUT ? "the engine did not answer in time"
                      : reason == WEFT_E_FULL  ? "the engine is overloaded; try again"
                      : reason == WEFT_E_NOMEM
                          ? "the front end is out of memory; try again"
+                     : reason == WEFT_E_LOST   ? "the engine's answer was lost"
                      : reason == WEFT_E_CLOSED ? "the front end is shutting down"
                                                : "the engine is gone";
   const int n = snprintf(text, sizeof text, "%s: %s%s", fact->name, what,

@@ -1,6 +1,7 @@
 #include "calls.h"
 
 #include "calls_text.h"
+#include "silence.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -155,7 +156,9 @@ static weft_err calls_on(weft_ctx *ctx, void *state, const weft_msg *msg)
     const bool query = failed->asked == WEFT_MSG_CLIENT_QUERY;
     const weft_err reason = (weft_err)failed->reason;
     wefti_result_failed(&result, reason == WEFT_E_DOWN ? WEFT_E_CLOSED : reason,
-                        query ? WEFT_OUTCOME_NONE : WEFT_OUTCOME_UNKNOWN);
+                        query                         ? WEFT_OUTCOME_NONE
+                        : wefti_was_not_asked(reason) ? WEFT_OUTCOME_NOT_COMMITTED
+                                                      : WEFT_OUTCOME_UNKNOWN);
     finish_record(book_take(self->calls, 0, msg->corr), &result);
     return WEFT_OK;
   }

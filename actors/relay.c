@@ -1,5 +1,7 @@
 #include "relay.h"
 
+#include "silence.h"
+
 #include <assert.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -35,6 +37,7 @@ static void answer_unreachable(weft_ctx *ctx, relay *self, weft_return back,
   char text[URL_MAX + 96];
   (void)snprintf(text, sizeof text, "engine at %s: %s", self->url,
                  err == WEFT_E_TIMEOUT ? "no answer in time"
+                 : err == WEFT_E_LOST  ? "its answer was lost"
                                        : "not reachable, try again");
   weft_client_done done = { .h = { .type = WEFT_MSG_CLIENT_DONE } };
   done.err = err == WEFT_E_TIMEOUT ? WEFT_E_TIMEOUT : WEFT_E_UNAVAIL;
@@ -177,7 +180,8 @@ static weft_err on_failed(weft_ctx *ctx, relay *self, const weft_ask_failed_msg 
 {
   open_question *q = take_question(self, msg->h.corr);
   if (q) {
-    answer_unreachable(ctx, self, q->back, q->type, (weft_err)msg->reason, true);
+    const weft_err reason = (weft_err)msg->reason;
+    answer_unreachable(ctx, self, q->back, q->type, reason, !wefti_was_not_asked(reason));
     weft_free(ctx, q);
   }
   return WEFT_OK;

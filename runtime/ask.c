@@ -304,7 +304,7 @@ static void reply_nothing(weft_ctx *a, weft_return to)
 {
   wefti_sched *s = a->sched;
   if (wefti_id_loop(to.to) == s->index) {
-    wefti_ask_fail_corr(s, to.to, to.corr, WEFT_E_NOMEM);
+    wefti_ask_fail_corr(s, to.to, to.corr, WEFT_E_LOST);
     return;
   }
   weft_msg *m = wefti_msg_get(s, 0, sizeof(weft_ask_failed_msg));
@@ -315,7 +315,7 @@ static void reply_nothing(weft_ctx *a, weft_return to)
   m->from = to.to; /* as if the question came back */
   m->to = weft_self(a);
   m->corr = to.corr;
-  wefti_bounce(s, m, WEFT_E_NOMEM);
+  wefti_bounce(s, m, WEFT_E_LOST);
 }
 
 weft_err weft_reply(weft_ctx *a, weft_return to, weft_msg *msg)

@@ -183,11 +183,11 @@ void wefti_outside_answer(wefti_sched *s, weft_msg *msg)
   }
   weft_msg *heap = NULL;
   weft_err err = WEFT_OK;
-  if (msg->type == WEFT_MSG_ASK_FAILED && (msg->flags & WEFT_MSG_F_REPLY) == 0) {
+  if (msg->type == WEFT_MSG_ASK_FAILED) { /* the runtime's, or said by the one asked */
     err = (weft_err)((const weft_ask_failed_msg *)msg)->reason;
   } else {
     heap = wefti_msg_to_heap(s->catalogue, msg);
-    err = heap == NULL ? WEFT_E_NOMEM : WEFT_OK;
+    err = heap == NULL ? WEFT_E_LOST : WEFT_OK;
   }
   const uint64_t to = msg->corr;
   if (heap != msg) {

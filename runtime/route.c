@@ -2,7 +2,8 @@
 
 static bool is_question(const weft_msg *m)
 {
-  return m->corr != 0 && (m->flags & WEFT_MSG_F_REPLY) == 0;
+  return m->corr != 0 && (m->flags & WEFT_MSG_F_REPLY) == 0 &&
+         m->type != WEFT_MSG_ASK_FAILED; /* bad news on its way */
 }
 
 static void count(atomic_uint_fast64_t *counter)
@@ -59,7 +60,7 @@ static weft_err answer_here(wefti_sched *s, weft_ctx *a, weft_msg *m, bool room)
   }
   if (!room) {
     count(&s->counters.dropped_full);
-    wefti_ask_fail(e, WEFT_E_FULL);
+    wefti_ask_fail(e, WEFT_E_LOST);
     wefti_msg_free(s, m);
     return WEFT_E_FULL;
   }
@@ -181,7 +182,7 @@ static weft_err route_far(wefti_sched *s, weft_msg *m, unsigned loop)
     const weft_actor_id answerer = m->from;
     m->from = m->to;
     m->to = answerer;
-    wefti_bounce(s, m, WEFT_E_FULL);
+    wefti_bounce(s, m, WEFT_E_LOST);
   } else {
     wefti_msg_free(s, m);
   }
@@ -297,6 +298,10 @@ static void arrive_any(wefti_sched *s, weft_msg *m, bool closed)
     wefti_msg_free(s, m);
     return;
   case WEFT_MSG_ASK_FAILED:
+    if ((m->flags & WEFT_MSG_F_REPLY) != 0) { /* an actor's answer like any other */
+      arrive(s, m);
+      return;
+    }
     wefti_ask_fail_corr(s, m->to, m->corr,
                         (weft_err)((const weft_ask_failed_msg *)m)->reason);
     wefti_msg_free(s, m);

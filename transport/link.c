@@ -35,6 +35,7 @@ typedef struct question {
   struct question *next, **pprev; /* open or idle list, the link's */
   nng_ctx ctx;
   bool has_ctx;
+  bool sent; /* the peer may have it */
   nng_aio *aio;
   weft_return asker;
   uint64_t due_ms;
@@ -66,6 +67,7 @@ static void on_aio(void *arg)
   nng_msg *msg = nng_aio_get_msg(q->aio);
   nng_aio_set_msg(q->aio, NULL);
   if (rv == 0 && msg == NULL) { /* sent; the context now waits for the answer */
+    q->sent = true;
     nng_ctx_recv(q->ctx, q->aio);
     return;
   }
@@ -216,6 +218,7 @@ static weft_err put_question(weft_ctx *ctx, link_actor *l, const weft_msg *msg)
     return wefti_fail(ctx, asker, msg->type, WEFT_E_NOMEM);
   }
   q->asker = asker;
+  q->sent = false;
   q->asked = msg->type;
   q->due_ms = msg->due_ms;
   const uint64_t left = msg->due_ms == 0 ? 0 : msg->due_ms - now;
@@ -247,15 +250,19 @@ static weft_err hand_over(weft_ctx *ctx, link_actor *l, const question *q)
   if (err != WEFT_OK) {
     weft_log(ctx, WEFT_LOG_DEBUG, "answer cannot be read: %s bytes=%zu",
              weft_err_name(err), len);
-    return wefti_fail(ctx, q->asker, q->asked, err == WEFT_E_NOMEM ? err : WEFT_E_PROTO);
+    return wefti_fail(ctx, q->asker, q->asked,
+                      err == WEFT_E_NOMEM ? WEFT_E_LOST : WEFT_E_PROTO);
   }
   err = weft_reply(ctx, q->asker, msg);
   return err == WEFT_E_NOMEM ? err : WEFT_OK;
 }
 
-static weft_err reason_of(int rv)
+static weft_err reason_of(const question *q)
 {
-  const weft_err err = wefti_nng_err(rv);
+  const weft_err err = wefti_nng_err(q->rv);
+  if (q->sent && err == WEFT_E_NOMEM) {
+    return WEFT_E_LOST;
+  }
   return err == WEFT_E_TIMEOUT || err == WEFT_E_NOMEM || err == WEFT_E_LIMIT
              ? err
              : WEFT_E_DOWN;
@@ -268,9 +275,8 @@ static weft_err drain(weft_ctx *ctx, link_actor *l)
   for (wefti_node *n = wefti_queue_take(&l->done); n != NULL; n = next) {
     next = n->next;
     question *q = (question *)(void *)n; /* node is the first member */
-    const weft_err err = q->rv == 0
-                             ? hand_over(ctx, l, q)
-                             : wefti_fail(ctx, q->asker, q->asked, reason_of(q->rv));
+    const weft_err err = q->rv == 0 ? hand_over(ctx, l, q)
+                                    : wefti_fail(ctx, q->asker, q->asked, reason_of(q));
     worst = err != WEFT_OK ? err : worst;
     if (q->rv == NNG_ECONNRESET || q->rv == NNG_ECLOSED) {
       l->broken = true; /* seen here first; news may be gone already */

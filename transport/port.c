@@ -80,7 +80,7 @@ static void answer(weft_ctx *ctx, port_actor *p, const weft_msg *msg)
   weft_err err;
   nng_msg *frame = wefti_frame_encode(p->cat, msg, weft_now_ms(ctx), p->frame_max, &err);
   if (frame == NULL) {
-    answer_error(p, slot, o.corr, o.type, err);
+    answer_error(p, slot, o.corr, o.type, err == WEFT_E_NOMEM ? WEFT_E_LOST : err);
     return;
   }
   wefti_rep_answer(p->rep, slot, frame);

@@ -33,6 +33,7 @@ typedef struct world {
   unsigned gone_after; /* slices of a long body until gone_peer goes; 0 = never */
   uint64_t gone_peer;
   bool mute;             /* the engine does not answer */
+  bool lose;             /* ... its answers are lost */
   weft_client_done done; /* what it answers else */
 } world;
 
@@ -87,7 +88,9 @@ static weft_err engine_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   }
   assert_true(w->asked_count < WORLD_MAX);
   w->asked[w->asked_count++] = weft_msg_dup(weft_messages(), msg);
-  if (!w->mute && msg->type != WEFT_MSG_CLIENT_GONE) {
+  if (w->lose) {
+    (void)weft_reply(ctx, weft_return_of(msg), NULL);
+  } else if (!w->mute && msg->type != WEFT_MSG_CLIENT_GONE) {
     (void)weft_reply(ctx, weft_return_of(msg), weft_msg_make(ctx, &w->done.h));
   }
   return WEFT_OK;

@@ -740,6 +740,19 @@ static void a_dead_engine_is_503_at_once(void **state)
   world_close(&w);
 }
 
+static void a_lost_answer_is_no_promise(void **state)
+{
+  (void)state;
+  world w;
+  world_open(&w);
+  w.lose = true;
+  const answer *a = world_ask(&w, &ASK(WEFTI_ROUTE_FINISH, "", NULL));
+  assert_int_equal(a->status, 503);
+  assert_non_null(strstr(a->body, "\"outcome\":\"unknown\""));
+  assert_non_null(strstr(a->body, "the engine's answer was lost"));
+  world_close(&w);
+}
+
 static void a_frozen_engine_with_a_full_mailbox_is_503(void **state)
 {
   (void)state;
@@ -1103,6 +1116,7 @@ int main(void)
     cmocka_unit_test(event_streams_begin_where_they_are_told),
     cmocka_unit_test(silence_ends_a_little_after_the_engines_own_deadline),
     cmocka_unit_test(a_dead_engine_is_503_at_once),
+    cmocka_unit_test(a_lost_answer_is_no_promise),
     cmocka_unit_test(a_frozen_engine_with_a_full_mailbox_is_503),
     cmocka_unit_test(answers_may_come_in_any_order),
     cmocka_unit_test(the_table_of_open_requests_loses_none),

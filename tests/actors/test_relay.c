@@ -14,6 +14,8 @@ typedef struct world {
   unsigned links;
   bool refuse;         /* connect fails */
   bool silent;         /* the link answers nothing */
+  bool lose;           /* ... and has no memory for its answer */
+  weft_err fail;       /* ... and says that the question failed for this reason */
   uint64_t callers[8]; /* as the link saw them */
   size_t caller_count, gone_count;
   /* what the client heard last */
@@ -40,7 +42,15 @@ static weft_err link_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   if (msg->type == WEFT_MSG_CLIENT_START) {
     w->callers[w->caller_count++ % 8] = ((const weft_client_start *)msg)->caller;
   }
-  if (msg->corr != 0 && !w->silent) {
+  if (msg->corr != 0 && w->lose) {
+    (void)weft_reply(ctx, weft_return_of(msg), NULL);
+  } else if (msg->corr != 0 && w->fail != WEFT_OK) {
+    weft_ask_failed_msg *m = (weft_ask_failed_msg *)weft_msg_new(
+        ctx, WEFT_MSG_ASK_FAILED, sizeof(weft_ask_failed_msg));
+    assert_non_null(m);
+    m->reason = (uint32_t)w->fail;
+    (void)weft_reply(ctx, weft_return_of(msg), &m->h);
+  } else if (msg->corr != 0 && !w->silent) {
     const weft_client_done done = { .h = { .type = WEFT_MSG_CLIENT_DONE },
                                     .message = WEFT_STR("from the engine") };
     (void)weft_reply(ctx, weft_return_of(msg), weft_msg_make(ctx, &done.h));
@@ -159,6 +169,27 @@ static void a_link_that_dies_answers_unknown_and_is_made_anew(void **state)
   weft_sim_destroy(w.sim);
 }
 
+static void only_what_was_not_asked_is_certainly_not_committed(void **state)
+{
+  (void)state;
+  static const weft_err reasons[] = { WEFT_E_FULL, WEFT_E_NOMEM, WEFT_E_LOST,
+                                      WEFT_E_TIMEOUT, WEFT_E_DOWN };
+  world w;
+  begin(&w, 5, false);
+  for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
+    w.fail = reasons[i];
+    start(&w, 1);
+    assert_int_equal(w.answers, i + 1);
+    assert_int_equal(w.outcome,
+                     i < 2 ? WEFT_OUTCOME_NOT_COMMITTED : WEFT_OUTCOME_UNKNOWN);
+  }
+  w.lose = true; /* the runtime's own word for it */
+  start(&w, 1);
+  assert_int_equal(w.outcome, WEFT_OUTCOME_UNKNOWN);
+  assert_non_null(strstr(w.message, "answer was lost"));
+  weft_sim_destroy(w.sim);
+}
+
 static void attempts_are_spaced_out(void **state)
 {
   (void)state;
@@ -198,6 +229,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(answers_come_back_and_callers_are_told_apart),
     cmocka_unit_test(a_link_that_dies_answers_unknown_and_is_made_anew),
+    cmocka_unit_test(only_what_was_not_asked_is_certainly_not_committed),
     cmocka_unit_test(attempts_are_spaced_out),
     cmocka_unit_test(without_memory_every_question_is_still_answered),
   };

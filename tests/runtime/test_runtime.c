@@ -366,6 +366,134 @@ static void questions_cross_loops(void **state)
   }
 }
 
+/* Asks a lot and takes nothing in until all was answered. */
+static weft_err hoarder_on(weft_ctx *ctx, void *arg, const weft_msg *msg)
+{
+  asking *a = arg;
+  world *w = a->w;
+  if (msg->type == SAMPLE_GO) {
+    for (int i = 0; i < a->rounds; i++) {
+      const sample_ping m = { .h = { .type = SAMPLE_PING }, .n = 1 };
+      (void)weft_ask(ctx, w->target, weft_msg_make(ctx, &m.h), 0);
+    }
+    return weft_timer_start(ctx, 0, 0) != 0 ? WEFT_OK : WEFT_E_NOMEM;
+  }
+  if (msg->type == WEFT_MSG_TIMER) { /* the questions are on their way */
+    atomic_store(&w->holds, true);
+    while (atomic_load(&w->count) < a->rounds) {
+    }
+    return WEFT_OK;
+  }
+  if (msg->type == WEFT_MSG_STOP) {
+    return WEFT_E_STATE;
+  }
+  if (msg->type == WEFT_MSG_ASK_FAILED) {
+    w->failures[((const weft_ask_failed_msg *)(const void *)msg)->reason]++;
+  } else {
+    w->failures[0]++;
+  }
+  if (++a->done == a->rounds) {
+    weft_runtime_stop(w->rt, 0);
+  }
+  return WEFT_OK;
+}
+
+/* Answers too, once it may; does not end when its answer finds no room. */
+static weft_err patient_on(weft_ctx *ctx, void *arg, const weft_msg *msg)
+{
+  world *w = arg;
+  while (!atomic_load(&w->holds)) {
+  }
+  (void)server_on(ctx, arg, msg);
+  return WEFT_OK;
+}
+
+static void answers_lost_across_loops_are_told_as_such(void **state)
+{
+  (void)state;
+  enum { QUESTIONS = 50 };
+  world w;
+  make(&w, 2, 0);
+  asking a = { &w, QUESTIONS, 0, 0 };
+  w.target = spawn_on(&w, 1, patient_on, NULL);
+  const puppet_args args = { .on = hoarder_on, .arg = &a };
+  const weft_spawn_opts small = { .mailbox = 8 };
+  weft_actor_id id = 0;
+  assert_ok(weft_runtime_spawn(w.rt, 0, &puppet_class, &args, &small, &id));
+  assert_ok(weft_post(w.rt, id, go_msg()));
+  assert_ok(weft_runtime_start(w.rt));
+  weft_runtime_run(w.rt);
+  assert_int_equal(w.count, QUESTIONS); /* all got there */
+  assert_int_equal(w.failures[0], 10);  /* 8 and a quarter more */
+  assert_int_equal(w.failures[WEFT_E_LOST], QUESTIONS - 10);
+  drop(&w);
+}
+
+/* As a link does when its peer fails: bad news as the answer. */
+static weft_err bad_news_on(weft_ctx *ctx, void *arg, const weft_msg *msg)
+{
+  (void)arg;
+  if (msg->type != SAMPLE_PING) {
+    return WEFT_E_STATE;
+  }
+  weft_ask_failed_msg *m =
+      (weft_ask_failed_msg *)(void *)weft_msg_new(ctx, WEFT_MSG_ASK_FAILED, sizeof *m);
+  if (m == NULL) {
+    return WEFT_E_NOMEM;
+  }
+  m->reason = WEFT_E_LIMIT;
+  return weft_reply(ctx, weft_return_of(msg), &m->h);
+}
+
+static weft_err one_by_one_on(weft_ctx *ctx, void *arg, const weft_msg *msg)
+{
+  asking *a = arg;
+  world *w = a->w;
+  if (msg->type == WEFT_MSG_ASK_FAILED) {
+    w->failures[((const weft_ask_failed_msg *)(const void *)msg)->reason]++;
+    a->done++;
+  }
+  if (a->done == a->rounds) {
+    weft_runtime_stop(w->rt, 0);
+    return WEFT_OK;
+  }
+  const sample_ping m = { .h = { .type = SAMPLE_PING }, .n = 1 };
+  (void)weft_ask(ctx, w->target, weft_msg_make(ctx, &m.h), 0);
+  return WEFT_OK;
+}
+
+static void bad_news_across_loops_takes_up_no_room_for_ever(void **state)
+{
+  (void)state;
+  enum { QUESTIONS = 100 };
+  world w;
+  make(&w, 2, 0);
+  asking a = { &w, QUESTIONS, 0, 0 };
+  w.target = spawn_on(&w, 1, bad_news_on, NULL);
+  const puppet_args args = { .on = one_by_one_on, .arg = &a };
+  const weft_spawn_opts small = { .mailbox = 8 };
+  weft_actor_id id = 0;
+  assert_ok(weft_runtime_spawn(w.rt, 0, &puppet_class, &args, &small, &id));
+  assert_ok(weft_post(w.rt, id, go_msg()));
+  assert_ok(weft_runtime_start(w.rt));
+  weft_runtime_run(w.rt);
+  assert_int_equal(w.failures[WEFT_E_LIMIT], QUESTIONS);
+  drop(&w);
+}
+
+static void bad_news_as_an_answer_fails_a_call(void **state)
+{
+  (void)state;
+  world w;
+  make(&w, 2, 0);
+  assert_ok(weft_runtime_start_all(w.rt));
+  const weft_actor_id id = spawn_on(&w, 1, bad_news_on, NULL);
+  weft_msg *answer = NULL;
+  assert_err(weft_call(w.rt, id, ping(1), 10000, &answer), WEFT_E_LIMIT);
+  assert_null(answer);
+  stop_and_drop(&w);
+}
+
 static void full_mailboxes_are_told_across_loops(void **state)
 {
   (void)state;
@@ -576,6 +704,9 @@ int main(void)
     cmocka_unit_test(spawn_returns_what_init_returned),
     cmocka_unit_test(a_runtime_that_never_ran_can_be_destroyed),
     cmocka_unit_test(questions_cross_loops),
+    cmocka_unit_test(answers_lost_across_loops_are_told_as_such),
+    cmocka_unit_test(bad_news_across_loops_takes_up_no_room_for_ever),
+    cmocka_unit_test(bad_news_as_an_answer_fails_a_call),
     cmocka_unit_test(full_mailboxes_are_told_across_loops),
     cmocka_unit_test(death_is_told_across_loops),
     cmocka_unit_test(silence_times_out_across_loops),

@@ -67,7 +67,7 @@ static inline weft_return weft_return_of(const weft_msg *question)
   return (weft_return){ question->from, question->corr };
 }
 /* Sends with F_REPLY and F_RESERVED.  A second answer to one question is dropped.  msg
- * NULL (out of memory): the asker gets ASK_FAILED(NOMEM). */
+ * NULL (out of memory): the asker gets ASK_FAILED(LOST). */
 WEFT_API weft_err weft_reply(weft_ctx *ctx, weft_return to, weft_msg *msg);
 
 /* ---- time */

@@ -43,7 +43,8 @@ WEFT_BEGIN_DECLS
   X(AGAIN,       24, "needs more input or another try")                  \
   X(UNSUPPORTED, 25, "not supported here")                               \
   X(NOT_YET,     26, "not published yet")                                \
-  X(GONE,        27, "no longer held")
+  X(GONE,        27, "no longer held")                                   \
+  X(LOST,        28, "answer lost")
 /* clang-format on */
 
 typedef enum weft_err {

@@ -61,7 +61,8 @@ typedef struct weft_down_msg {
 
 typedef struct weft_ask_failed_msg {
   weft_msg h;      /* h.corr names the question, h.from whom it had been put to */
-  uint32_t reason; /* weft_err: TIMEOUT, DOWN, FULL, NOMEM */
+  uint32_t reason; /* weft_err: FULL, NOMEM: the question was not delivered; LOST: it was,
+                      and its answer could not be; TIMEOUT, DOWN: nobody knows */
   uint16_t asked;  /* type of the question */
 } weft_ask_failed_msg;
 
