@@ -6,13 +6,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The parent's end: maps, reads the table, hands out pins. */
+/* The parent's end: maps, reads the table for the first reader, hands out pins. */
 
 enum { SLABS_WAITING_MAX = 65536 };
 static const uint64_t table_max = UINT64_C(1) << 30; /* bytes */
@@ -31,7 +32,11 @@ typedef struct import {
   uint64_t incarnation, epoch;
   weft_snapshot snapshot; /* weights_sequence 0: not visible yet */
   weft_tensor *tensors;
-  uint8_t *table;     /* names and shapes point into it */
+  uint8_t *table; /* names and shapes point into it */
+  int table_fd;   /* until it is read */
+  uint64_t table_bytes;
+  /* The table was read and is good.  Release after, acquire before tensors are used. */
+  atomic_bool open;
   mapping **mappings; /* [mapping_count], a reference each */
   size_t mapping_count;
   unsigned readers;
@@ -41,10 +46,11 @@ typedef struct import {
 struct seat {
   wefti_imports *all;
   uint32_t rank;
-  pthread_mutex_t lock; /* over imports, their readers and retired */
-  import *imports;      /* newest first */
-  mapping *mappings;    /* loop 0's, as is what follows */
-  mapping **waiting;    /* of SLABS messages, a reference each */
+  pthread_mutex_t lock;    /* over imports, their readers and retired */
+  pthread_mutex_t opening; /* over table, tensors and table_fd of those that are pinned */
+  import *imports;         /* newest first */
+  mapping *mappings;       /* loop 0's, as is what follows */
+  mapping **waiting;       /* of SLABS messages, a reference each */
   size_t waiting_count;
 };
 
@@ -149,6 +155,9 @@ static void free_import(import *im)
     unmap(im->seat, im->mappings[i]);
   }
   free(im->mappings);
+  if (im->table_fd >= 0) {
+    (void)close(im->table_fd);
+  }
   free(im->tensors);
   free(im->table);
   free(im);
@@ -181,7 +190,7 @@ static void sweep(void *arg)
 
 static uint8_t *read_table(int fd, uint64_t bytes)
 {
-  uint8_t *table = bytes <= table_max ? malloc((size_t)bytes + 1) : NULL;
+  uint8_t *table = malloc((size_t)bytes + 1);
   size_t at = 0;
   while (table && at < bytes) {
     const ssize_t n = pread(fd, table + at, (size_t)bytes - at, (off_t)at);
@@ -204,9 +213,9 @@ static const mapping *find_mapping(const import *im, uint64_t slab)
   return NULL;
 }
 
-static bool read_tensor(const import *im, const wefti_export_record *r,
-                        uint64_t table_bytes, weft_tensor *out)
+static bool read_tensor(const import *im, const wefti_export_record *r, weft_tensor *out)
 {
+  const uint64_t table_bytes = im->table_bytes;
   const mapping *m = r->bytes > 0 ? find_mapping(im, r->slab) : NULL;
   if (r->ndim > WEFT_NDIM_MAX || r->name_at >= table_bytes ||
       r->name_len >= table_bytes - r->name_at ||
@@ -230,40 +239,61 @@ static bool read_tensor(const import *im, const wefti_export_record *r,
   return out->dtype != NULL;
 }
 
-static bool read_tensors(import *im, const wefti_export_msg *msg)
+static bool read_tensors(import *im)
 {
-  size_t records;
-  size_t bytes;
-  if (weft_size_mul(msg->tensors, sizeof(wefti_export_record), &records) != WEFT_OK ||
-      records > msg->table_bytes ||
-      weft_size_mul(msg->tensors, sizeof(weft_tensor), &bytes) != WEFT_OK) {
-    return false;
-  }
-  im->tensors = calloc(1, bytes + 1);
+  const size_t count = im->snapshot.tensor_count;
+  im->tensors = calloc(count + 1, sizeof *im->tensors);
   if (!im->tensors) {
     return false;
   }
-  for (size_t i = 0; i < msg->tensors; i++) {
+  for (size_t i = 0; i < count; i++) {
     wefti_export_record r;
     memcpy(&r, im->table + i * sizeof r, sizeof r);
-    if (!read_tensor(im, &r, msg->table_bytes, &im->tensors[i])) {
+    if (!read_tensor(im, &r, &im->tensors[i])) {
       return false;
     }
   }
-  im->snapshot = (weft_snapshot){ .digest_hi = msg->digest_hi,
-                                  .digest_lo = msg->digest_lo,
-                                  .tensor_count = msg->tensors,
-                                  .bytes = msg->bytes,
-                                  .tensors = im->tensors,
-                                  .device = -1 };
+  im->snapshot.tensors = im->tensors;
   return true;
+}
+
+/* The first reader's work, and not loop 0's: a daemon holds tables that nobody in it ever
+ * reads, and a commit need not wait for 10,000 rows.  Any thread, with a reader's
+ * reference.  False: the table lies, or there is no memory. */
+static bool open_import(import *im)
+{
+  if (atomic_load_explicit(&im->open, memory_order_acquire)) {
+    return true;
+  }
+  (void)pthread_mutex_lock(&im->seat->opening);
+  bool good = atomic_load_explicit(&im->open, memory_order_relaxed);
+  if (!good && im->table_fd >= 0) {
+    im->table = read_table(im->table_fd, im->table_bytes);
+    good = im->table && read_tensors(im);
+    (void)close(im->table_fd);
+    im->table_fd = -1;
+    atomic_store_explicit(&im->open, good, memory_order_release);
+  }
+  (void)pthread_mutex_unlock(&im->seat->opening);
+  return good;
+}
+
+/* What can be seen without reading it. */
+static bool has_table(int fd, const wefti_export_msg *msg)
+{
+  struct stat st;
+  size_t records;
+  return msg->table_bytes <= table_max &&
+         weft_size_mul(msg->tensors, sizeof(wefti_export_record), &records) == WEFT_OK &&
+         records <= msg->table_bytes && fstat(fd, &st) == 0 && st.st_size >= 0 &&
+         (uint64_t)st.st_size >= msg->table_bytes;
 }
 
 /* fds: the table's, then the slabs'. */
 static bool take_install(seat *s, uint64_t incarnation, const wefti_export_msg *msg,
-                         const int *fds, size_t nfds)
+                         int *fds, size_t nfds)
 {
-  if (nfds != (size_t)msg->slab_count + 1 ||
+  if (nfds != (size_t)msg->slab_count + 1 || !has_table(fds[0], msg) ||
       !take_slabs(s, incarnation, msg, fds + 1, nfds - 1)) {
     return false;
   }
@@ -274,15 +304,17 @@ static bool take_install(seat *s, uint64_t incarnation, const wefti_export_msg *
   im->seat = s;
   im->incarnation = incarnation;
   im->epoch = msg->epoch;
+  im->snapshot = (weft_snapshot){ .digest_hi = msg->digest_hi,
+                                  .digest_lo = msg->digest_lo,
+                                  .tensor_count = msg->tensors,
+                                  .bytes = msg->bytes };
+  im->table_bytes = msg->table_bytes;
+  im->table_fd = fds[0];
+  fds[0] = -1;
   im->mappings = s->waiting;
   im->mapping_count = s->waiting_count;
   s->waiting = NULL;
   s->waiting_count = 0;
-  im->table = read_table(fds[0], msg->table_bytes);
-  if (!im->table || !read_tensors(im, msg)) {
-    free_import(im);
-    return false;
-  }
   (void)pthread_mutex_lock(&s->lock);
   im->next = s->imports;
   s->imports = im;
@@ -332,7 +364,9 @@ void wefti_imports_message(wefti_imports *all, uint32_t rank, uint64_t incarnati
     drop_waiting(s);
   }
   for (size_t i = 0; i < heard->nfds; i++) {
-    (void)close(heard->fds[i]);
+    if (heard->fds[i] >= 0) {
+      (void)close(heard->fds[i]);
+    }
   }
 }
 
@@ -401,35 +435,47 @@ void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence)
 
 /* ---- pins */
 
-weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_sequence,
-                           const weft_snapshot **out, void **holder)
+static void leave(import *im, bool retire)
 {
-  seat *s = &all->seats[rank];
-  weft_err err = WEFT_E_UNAVAIL;
-  (void)pthread_mutex_lock(&s->lock);
-  for (import *im = s->imports; im; im = im->next) {
-    if (im->snapshot.weights_sequence == weights_sequence && !im->retired) {
-      im->readers++;
-      *out = &im->snapshot;
-      *holder = im;
-      err = WEFT_OK;
-      break;
-    }
-  }
-  (void)pthread_mutex_unlock(&s->lock);
-  return err;
-}
-
-void wefti_imports_unpin(void *holder)
-{
-  import *im = holder;
   seat *s = im->seat;
   (void)pthread_mutex_lock(&s->lock);
+  im->retired = im->retired || retire;
   const bool last = --im->readers == 0 && im->retired;
   (void)pthread_mutex_unlock(&s->lock);
   if (last && weft_loop_call(weft_runtime_loop(s->all->rt, 0), sweep, s) != WEFT_OK) {
     return; /* the loop has ended: destroy frees it */
   }
+}
+
+weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_sequence,
+                           const weft_snapshot **out, void **holder)
+{
+  seat *s = &all->seats[rank];
+  import *found = NULL;
+  (void)pthread_mutex_lock(&s->lock);
+  for (import *im = s->imports; im; im = im->next) {
+    if (im->snapshot.weights_sequence == weights_sequence && !im->retired) {
+      im->readers++;
+      found = im;
+      break;
+    }
+  }
+  (void)pthread_mutex_unlock(&s->lock);
+  if (!found) {
+    return WEFT_E_UNAVAIL;
+  }
+  if (!open_import(found)) { /* the worker need not hold what cannot be read */
+    leave(found, true);
+    return WEFT_E_UNAVAIL;
+  }
+  *out = &found->snapshot;
+  *holder = found;
+  return WEFT_OK;
+}
+
+void wefti_imports_unpin(void *holder)
+{
+  leave(holder, false);
 }
 
 /* ---- life */
@@ -444,11 +490,17 @@ weft_err wefti_imports_create(weft_runtime *rt, uint32_t world_size,
   all->rt = rt;
   all->ops = *ops;
   all->seats = calloc(world_size, sizeof *all->seats);
-  while (all->seats && all->world_size < world_size &&
-         pthread_mutex_init(&all->seats[all->world_size].lock, NULL) == 0) {
-    all->seats[all->world_size].all = all;
-    all->seats[all->world_size].rank = all->world_size;
-    all->world_size++;
+  while (all->seats && all->world_size < world_size) {
+    seat *s = &all->seats[all->world_size];
+    if (pthread_mutex_init(&s->lock, NULL) != 0) {
+      break;
+    }
+    if (pthread_mutex_init(&s->opening, NULL) != 0) {
+      (void)pthread_mutex_destroy(&s->lock);
+      break;
+    }
+    s->all = all;
+    s->rank = all->world_size++;
   }
   if (all->world_size < world_size) {
     wefti_imports_destroy(all);
@@ -471,6 +523,7 @@ void wefti_imports_destroy(wefti_imports *all)
       s->imports = im->next;
       free_import(im);
     }
+    (void)pthread_mutex_destroy(&s->opening);
     (void)pthread_mutex_destroy(&s->lock);
   }
   free(all->seats);

@@ -94,7 +94,8 @@ void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence,
                            const uint64_t digest[2]);
 /* All older ones go, with their readers. */
 void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence);
-/* Any thread.  *holder is for unpin. */
+/* Any thread.  *holder is for unpin.  The first pin of an import reads its table.  Errors:
+ * UNAVAIL. */
 weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_sequence,
                            const weft_snapshot **out, void **holder) WEFT_MUST_USE;
 void wefti_imports_unpin(void *holder);

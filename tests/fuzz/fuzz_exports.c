@@ -65,7 +65,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   }
   wefti_imports *imports;
   const wefti_imports_ops ops = { .release = on_release };
-  CHECK(wefti_imports_create(NULL, 1, &ops, &imports) == WEFT_OK);
+  weft_runtime *rt;
+  const weft_runtime_opts one = { .size = sizeof one, .loops = 1 };
+  CHECK(weft_runtime_create(&one, &rt) == WEFT_OK);
+  CHECK(wefti_imports_create(rt, 1, &ops, &imports) == WEFT_OK);
   wefti_export_msg msg = { .magic = WEFTI_EXPORT_MAGIC,
                            .version = WEFTI_EXPORT_VERSION,
                            .kind = WEFTI_EXPORT_INSTALL,
@@ -92,6 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     read_pinned(s);
     wefti_imports_unpin(holder);
   }
+  weft_runtime_destroy(rt); /* runs what was called: a sweep */
   wefti_imports_destroy(imports);
   return 0;
 }
