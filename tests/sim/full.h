@@ -104,6 +104,7 @@ typedef struct full_call {
   bool open;
   uint16_t type;
   unsigned client;
+  uint64_t caller; /* its connection */
   uint64_t asked_ms, allowed_ms, answered_ms;
   uint64_t step_from, step_to; /* for the history */
   unsigned push;               /* of an update, + 1 */

@@ -326,6 +326,20 @@ void full_check_reply(full *w, const full_process *p, const weft_msg *frame,
                " but its device thread is at it",
                p->rank, env->epoch);
   }
+  if (answer->type != WEFT_MSG_W_REFUSED || !p->alive || boot_of(w, p) != env->boot ||
+      p->incarnation != env->incarnation) {
+    return;
+  }
+  /* What was published, or has ended, is confirmed as often as it is asked for. */
+  wefti_store_state st;
+  wefti_store_state_get(p->device->store, &st);
+  const weft_err err = (weft_err)((const weft_w_refused *)answer)->err;
+  if (frame->type == WEFT_MSG_W_PUBLISH &&
+      st.weights_sequence >= ((const weft_w_publish *)frame)->sequence) {
+    full_break(w, "I5: rank %" PRIu32 " refuses a PUBLISH that it has done", p->rank);
+  } else if (frame->type == WEFT_MSG_W_ABORT && err != WEFT_E_CANCELLED) {
+    full_break(w, "I5: rank %" PRIu32 " refuses an ABORT", p->rank);
+  }
 }
 
 /* ---- answers */
@@ -424,6 +438,10 @@ void full_check_answer(full *w, full_call *call)
   }
   if (call->key[0] != '\0') {
     check_repeat(w, call);
+  }
+  if (strstr(call->message, "taken over") != NULL && call->type != WEFT_MSG_CLIENT_INIT &&
+      call->caller == w->clients[call->client].caller && call->err == WEFT_E_CONFLICT) {
+    full_break(w, "I5: the call of a living client was taken over: %s", call->message);
   }
   if (call->type == WEFT_MSG_CLIENT_UPDATE) {
     check_update(w, call);

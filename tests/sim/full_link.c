@@ -22,6 +22,8 @@ typedef struct sim_link {
   full *w;
   uint32_t process;
   bool dying;
+  weft_msg *stale; /* an answer that was lost: may come to a later question */
+  uint16_t stale_asked;
   frame frames[FRAMES];
 } sim_link;
 
@@ -113,9 +115,30 @@ static void take_frame(weft_ctx *ctx, sim_link *l, const weft_msg *msg)
   }
 }
 
-static void give_answer(weft_ctx *ctx, frame *f)
+static void forget_stale(sim_link *l)
 {
-  (void)weft_reply(ctx, f->to, weft_msg_make(ctx, f->answer));
+  if (l->stale != NULL) {
+    weft_msg_drop(weft_messages(), l->stale);
+    l->stale = NULL;
+  }
+}
+
+static void give_answer(weft_ctx *ctx, sim_link *l, frame *f)
+{
+  const bool cross = l->stale != NULL && l->stale_asked == f->msg->type &&
+                     trouble(l)->net_lost != 0;
+  (void)weft_reply(ctx, f->to, weft_msg_make(ctx, cross ? l->stale : f->answer));
+  if (cross) {
+    forget_stale(l);
+  }
+  frame_free(ctx, f);
+}
+
+static void lose_answer(weft_ctx *ctx, sim_link *l, frame *f, const weft_msg *answer)
+{
+  forget_stale(l);
+  l->stale = weft_msg_dup(weft_messages(), answer);
+  l->stale_asked = f->msg->type;
   frame_free(ctx, f);
 }
 
@@ -138,16 +161,16 @@ static void take_answer(weft_ctx *ctx, sim_link *l, const weft_msg *msg)
       return;
     }
     full_check_reply(l->w, &l->w->processes[f->process], f->msg, msg);
-    if (f->answer != NULL) {
-      return; /* the other one is on its way */
+    if (f->answer != NULL || (which == 0 && f->corr[1] != 0)) {
+      return; /* of two the second counts, as with a request sent again */
     }
     if (lost(l)) {
-      frame_free(ctx, f);
+      lose_answer(ctx, l, f, msg);
       return;
     }
     f->answer = weft_msg_dup(weft_messages(), msg);
     if (!later(ctx, l, f, TAG_ANSWER)) {
-      give_answer(ctx, f);
+      give_answer(ctx, l, f);
     }
     return;
   }
@@ -166,7 +189,7 @@ static void on_timer(weft_ctx *ctx, sim_link *l, uint64_t tag)
   if (tag >> 56 == TAG_FRAME) {
     deliver(ctx, l, f);
   } else {
-    give_answer(ctx, f);
+    give_answer(ctx, l, f);
   }
 }
 
@@ -199,6 +222,7 @@ static weft_err link_init(weft_ctx *ctx, void *self, const void *args)
 static void link_fini(weft_ctx *ctx, void *self)
 {
   sim_link *l = self;
+  forget_stale(l);
   for (unsigned i = 0; i < FRAMES; i++) {
     if (l->frames[i].msg != NULL) {
       frame_free(ctx, &l->frames[i]);

@@ -57,8 +57,9 @@ static void journal_append(weft_ctx *ctx, full *w, const weft_journal_append *m)
   j->held = true;
   j->to = weft_return_of(&m->h);
   j->sequence = m->sequence;
-  if (!j->hangs) {
-    (void)weft_timer_start(ctx, 1 + full_random(w, SLOW_MS), 0);
+  if (!j->hangs && weft_timer_start(ctx, 1 + full_random(w, SLOW_MS), 0) == 0) {
+    j->held = false;
+    journal_say(ctx, w, j->to, j->sequence);
   }
 }
 
@@ -94,7 +95,9 @@ void full_journal_heal(full *w)
   w->journal.fails_once = false;
   w->journal.torn_once = false;
   if (w->journal_actor != 0 &&
-      weft_sim_send(w->sim, w->journal_actor, &go_on.h) != WEFT_OK) {
+      weft_sim_send(w->sim, w->journal_actor, &go_on.h) != WEFT_OK &&
+      weft_sim_send(w->sim, w->journal_actor, &go_on.h) !=
+          WEFT_OK) { /* once is injected */
     full_break(w, "the journal cannot be healed");
   }
 }
@@ -276,6 +279,7 @@ full_call *full_post(full *w, unsigned client, full_call *call, uint32_t timeout
   *kept = *call;
   kept->open = true;
   kept->client = client;
+  kept->caller = c->caller;
   kept->asked_ms = weft_sim_now_ms(w->sim);
   kept->allowed_ms = timeout_ms;
   c->call = w->call_count++;

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Shows that weft-sim finds planted bugs: builds each mutant of mutations/table.py from the
+objects of a finished build and the few mutated files, and runs it until it fails.
+
+  check_mutations.py --build BUILD [--seeds N] [--jobs J] [--only NAME…]
+
+BUILD is a CMake build folder (Ninja) in which weft-sim was built.  Ends with 0 when every
+mutant was caught within N seeds and the unmutated program passes them."""
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE / "mutations"))
+from table import MUTATIONS  # noqa: E402
+
+
+class Broken(Exception):
+    """The table or the build does not fit the code."""
+
+
+def compile_commands(build):
+    commands = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        commands[str(pathlib.Path(entry["file"]).resolve())] = entry["command"]
+    return commands
+
+
+def link_command(build):
+    """The last command of Ninja for weft-sim, without its shell dressing."""
+    out = subprocess.run(["ninja", "-C", str(build), "-t", "commands", "weft-sim"],
+                         check=True, capture_output=True, text=True).stdout
+    words = shlex.split(out.strip().splitlines()[-1])
+    return [w for w in words if w not in (":", "&&")]
+
+
+def mutated(name, edits):
+    """File → text with all edits done."""
+    texts = {}
+    for path, old, new in edits:
+        text = texts.get(path) or (ROOT / path).read_text()
+        if text.count(old) != 1:
+            raise Broken(f"{name}: {path} has the text to change {text.count(old)} times:\n{old}")
+        texts[path] = text.replace(old, new)
+    return texts
+
+
+def build_mutant(args, name, edits, out):
+    objects = []
+    for path, text in mutated(name, edits).items():
+        source = out / pathlib.Path(path).name
+        source.write_text(text)
+        command = args.commands[str((ROOT / path).resolve())]
+        words = shlex.split(command)
+        words[words.index("-c") + 1] = str(source)
+        words[words.index("-o") + 1] = str(source.with_suffix(".o"))
+        # Where it stood, it found its neighbours' private headers; -w: it is no style to follow.
+        words += ["-I", str((ROOT / path).parent), "-w"]
+        words = [w for w in words if w != "-Werror"]
+        subprocess.run(words, check=True, cwd=args.build)
+        objects.append(str(source.with_suffix(".o")))
+    link = list(args.link)
+    link[link.index("-o") + 1] = str(out / "weft-sim")
+    # Before the archives, whose members of the same names are then not looked at.
+    first = next(i for i, w in enumerate(link) if w.endswith(".a"))
+    link[first:first] = objects
+    subprocess.run(link, check=True, cwd=args.build)
+    return out / "weft-sim"
+
+
+def run(program, seeds):
+    """None when it passed, else the first line that says what broke."""
+    done = subprocess.run([str(program), "--quick", "--seeds", str(seeds)],
+                          capture_output=True, text=True, errors="replace")
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return lines[0] if lines else f"exit code {done.returncode}"
+
+
+def check(args, mutation):
+    name, what, edits = mutation
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="weft-mutant-") as out:
+        found = run(build_mutant(args, name, edits, pathlib.Path(out)), args.seeds)
+    return name, what, found, time.monotonic() - began
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--seeds", type=int, default=3000)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", nargs="*")
+    args = parser.parse_args()
+    args.build = args.build.resolve()
+    args.commands = compile_commands(args.build)
+    args.link = link_command(args.build)
+    chosen = [m for m in MUTATIONS if not args.only or m[0] in args.only]
+    missed = 0
+    clean = run(args.build / "tests/sim/weft-sim", min(args.seeds, 300))
+    if clean is not None:
+        print(f"the unmutated simulator fails: {clean}")
+        missed += 1
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for name, what, found, took in pool.map(lambda m: check(args, m), chosen):
+            text = re.sub(r"^seed (\d+) at \d+ ms: ", r"seed \1: ", found or "")
+            print(f"{'caught' if found else 'MISSED'} {name} ({took:.0f} s): {text or what}",
+                  flush=True)
+            missed += found is None
+    print(f"{len(chosen)} mutants, {missed} problems")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Broken as error:
+        sys.exit(f"check_mutations.py: {error}")

@@ -1,0 +1,96 @@
+"""Bugs that the simulator must find: what the code does wrong, where, and the edits that
+make it so.  Each edit is (file, text as it is, text of the mutant); the text must occur
+exactly once, so that a table that has fallen behind the code is noticed."""
+
+ENGINE = "actors/engine_"
+
+MUTATIONS = [
+    ("visible-before-confirmed", "a change is visible before the last PUBLISH is confirmed", [
+        (ENGINE + "round.c",
+         "  if (e->round.open > 0 && !(failed && !e->round.to_end)) {",
+         "  if (e->round.open > (e->round.phase == PHASE_PUBLISH ? 1u : 0u) &&\n"
+         "      !(failed && !e->round.to_end)) {")]),
+    ("installed-kept-after-abort", "ABORT leaves what was installed in the store", [
+        ("actors/device.c", "  wefti_store_drop(device->store, epoch);\n", "")]),
+    ("ended-epoch-accepted", "frames of an epoch that has ended are taken in", [
+        ("actors/worker.c", "  } else if (ask->epoch <= ended) {",
+         "  } else if (ask->epoch == 0 && ended != 0) {")]),
+    ("served-before-publish", "readers get a snapshot as soon as it is installed", [
+        ("actors/weight_store.c", "    fill_locked(store, index, s, epoch);\n",
+         "    fill_locked(store, index, s, epoch);\n    point_locked(store, index);\n")]),
+    ("abort-after-issue", "abort_weight_update ends a session whose record was issued", [
+        (ENGINE + "core.c",
+         "  if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {\n"
+         "    wait_for_turn(ctx, e, call);\n    return;\n  }\n  const char *reason",
+         "  if (s == WEFTI_ABORTING) {\n"
+         "    wait_for_turn(ctx, e, call);\n    return;\n  }\n  const char *reason"),
+        ("actors/session.c", "[WEFTI_COMMITTING] = BIT(IDLE),",
+         "[WEFTI_COMMITTING] = BIT(IDLE) | BIT(ABORTING),")]),
+    ("any-frame-grants", "any frame of the engine renews the grant", [
+        ("actors/worker.c", "  if (!of_this_life(ctx, w, ask)) {\n    return;\n  }\n",
+         "  if (!of_this_life(ctx, w, ask)) {\n    return;\n  }\n"
+         "  wefti_store_grant(w->args.device->store,\n"
+         "                    weft_boottime_ns(ctx) + WORKER_GRANT_NS);\n")]),
+    ("grant-from-arrival", "a grant runs from the heartbeat's arrival, not from its stamp", [
+        ("actors/worker.c", "m->echo_ns + WORKER_GRANT_NS",
+         "weft_boottime_ns(ctx) + WORKER_GRANT_NS")]),
+    ("returned-not-held", "a worker that comes back serves what it had, not the newest "
+     "sequence with a record", [
+        ("actors/worker.c", "  wefti_store_hold(w->args.device->store, behind);",
+         "  (void)behind;\n  wefti_store_hold(w->args.device->store, false);")]),
+    ("joins-not-held", "who joins during a commit is let in and given the visible sequence", [
+        (ENGINE + "members.c", "  return e->change.pending && !e->change.label;",
+         "  (void)e;\n  return false;")]),
+    ("closed-pipe-is-fenced", "a lost link counts as a process that has exited", [
+        ("actors/supervisor.c", "    member_down(ctx, self, rank, false, why);",
+         "    member_down(ctx, self, rank, true, why);")]),
+    ("fence-too-short", "the wait for a grant to run out is a quarter of what it must be", [
+        (ENGINE + "members.c", "m->granted_at_ms + e->args.fence_ms",
+         "m->granted_at_ms + e->args.fence_ms / 4")]),
+    ("child-fenced-by-grant", "own children, which need no grant, count as fenced without "
+     "one", [
+        (ENGINE + "members.c", "  return m->kind != WEFT_MEMBER_CHILD;",
+         "  (void)m;\n  return true;")]),
+    ("abort-acked-early", "ABORT is acknowledged while the device thread still writes", [
+        ("actors/worker.c",
+         "    wait_for_abort(ctx, w, ask);\n    worker_drop(ctx, w, ask->epoch);",
+         "    worker_ok(ctx, ask);\n    worker_drop(ctx, w, ask->epoch);")]),
+    ("label-counts-early", "the number of a label is taken before its record is written", [
+        (ENGINE + "update.c", "  next->sequence = e->visible.sequence + 1;\n"
+         "  next->at_ms = weft_wall_ms(ctx);\n  next->declared = true;",
+         "  next->sequence = ++e->visible.sequence;\n"
+         "  next->at_ms = weft_wall_ms(ctx);\n  next->declared = true;")]),
+    ("label-does-not-wait", "a label does not wait for the change under way", [
+        (ENGINE + "core.c",
+         "  if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_COMMITTING) {",
+         "  if (s == WEFTI_COMMITTING && e->waiting_count > 8) {")]),
+    ("go-before-all-accepted", "GO is sent when all but one have accepted", [
+        (ENGINE + "round.c",
+         "  if (e->round.open > 0 && !(failed && !e->round.to_end)) {",
+         "  if (e->round.open > (e->round.phase == PHASE_ACCEPT ? 1u : 0u) &&\n"
+         "      !(failed && !e->round.to_end)) {")]),
+    ("publish-refused-twice", "a PUBLISH that was done is not confirmed again", [
+        ("actors/worker.c", "  if (ask->base_sequence <= st.weights_sequence) {",
+         "  if (ask->base_sequence < st.weights_sequence) {")]),
+    ("answer-without-op", "an answer is matched without its operation id", [
+        (ENGINE + "round.c", " ||\n      env->op != r->op) {", ") {")]),
+    ("live-caller-taken-over", "a new init takes over while a living caller's call runs", [
+        (ENGINE + "core.c", "  if (e->call != NULL && !e->call->caller_gone) {",
+         "  if (e->call != NULL && e->call->caller == 0) {")]),
+    ("absent-rank-finishes", "FINISH goes through although a rank is absent", [
+        (ENGINE + "round.c", "  return phase == PHASE_PUBLISH || phase == PHASE_ABORT;",
+         "  return phase == PHASE_PUBLISH || phase == PHASE_ABORT || "
+         "phase == PHASE_FINISH;")]),
+    ("record-not-awaited", "PUBLISH is sent without waiting for the record", [
+        (ENGINE + "update.c", "  if (e->args.journal == 0) {\n    engine_record_done",
+         "  if (e->args.journal != 1) {\n    engine_record_done")]),
+    ("fsync-failure-ignored", "a failed fsync counts as a durable record", [
+        (ENGINE + "update.c", "  e->change.corr = 0;\n  if (err != WEFT_OK) {",
+         "  e->change.corr = 0;\n  if (err != WEFT_OK && text == NULL) {")]),
+    ("not-ended-at-adoption", "what was open before a fence stays open after it", [
+        ("actors/worker.c", "  end_before_adoption(ctx, w, ask->epoch);",
+         "  (void)end_before_adoption;")]),
+    ("key-forgotten", "a call is run again although its key was answered", [
+        (ENGINE + "call.c", "  slot->done = true;\n  if (slot->answer == NULL) {",
+         "  slot->done = true;\n  if (slot->done) {")]),
+]
