@@ -66,6 +66,8 @@ weft_err wefti_nccl_fail(const wefti_nccl *nccl, wefti_comm comm, int code, weft
   const char *last = nccl->GetLastError != NULL ? nccl->GetLastError(comm) : NULL;
   const bool more = last != NULL && last[0] != '\0';
   return weft_whyf(why, code == WEFTI_NCCL_REMOTE ? WEFT_E_DOWN : WEFT_E_FAILED,
-                   "%s: NCCL error %d, %s%s%.300s", what, code,
-                   text != NULL ? text : "no text", more ? ": " : "", more ? last : "");
+                   "%s: NCCL error %d, %.300s", what, code,
+                   more           ? last
+                   : text != NULL ? text
+                                  : "no text");
 }

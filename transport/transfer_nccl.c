@@ -114,13 +114,13 @@ static weft_err join(wefti_nccl_state *st, const wefti_nccl_init *init, wefti_wa
   }
   const char *advice =
       strstr(inner.text, "Duplicate GPU") != NULL
-          ? " (trainer and worker on one GPU: use the ipc backend)"
+          ? "two ranks on one GPU (the ipc backend is for that): "
       : strstr(inner.text, "Mismatched NCCL version") != NULL
-          ? " (--nccl: the library that the trainer loads)"
+          ? "--nccl is not the library that the trainer loads: "
       : err == WEFT_E_TIMEOUT
-          ? " (every rank of world_size must come, the trainer is rank 0)"
+          ? "not every rank of world_size has come (the trainer is rank 0): "
           : "";
-  return weft_whyf(why, err, "NCCL group at %s: %.380s%s", where, inner.text, advice);
+  return weft_whyf(why, err, "NCCL group at %s: %s%.380s", where, advice, inner.text);
 }
 
 static weft_err nccl_init(void *state, const char *init_info, size_t len,

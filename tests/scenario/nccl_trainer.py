@@ -228,19 +228,27 @@ class Trainer:
         call.join()
         return answer[0][0], answer[0][1], error
 
-    def init(self, packed=None, store=False, query="", come=True, **more):
+    def init(self, packed=None, store=False, query="", come=True, publish=None, **more):
+        """store: True for one of ours, or the port where publish(group) puts the id."""
         self.close()
         self.group, self.packed = Group(self.ranks, self.gpu), packed
         info = {"rank_offset": 1, "world_size": self.ranks, **more}
-        if store:
+        if publish:
+            info.update(master_address="127.0.0.1", master_port=store)
+        elif store:
             self.store = Store(b"/broadcast_from/0/0", pickle.dumps(self.group.id))
             info.update(master_address="127.0.0.1", master_port=self.store.port)
         else:
             info["nccl_unique_id_b64"] = self.group.id_text()
         if packed is not None:
             info.update(packed=True, packed_buffer_size_bytes=packed)
-        return self.beside("init_weight_transfer_engine", {"init_info": info}, query,
-                           self.group.join if come else lambda: None)
+
+        def work():
+            if publish:
+                publish(self.group)
+            if come:
+                self.group.join()
+        return self.beside("init_weight_transfer_engine", {"init_info": info}, query, work)
 
     def update(self, tensors, send=None, info=None, query=""):
         """send: what goes over NCCL when that is not what was announced."""
