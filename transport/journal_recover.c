@@ -22,6 +22,7 @@ typedef struct reading {
   uint64_t *good;  /* [chain_len] bytes that have to be good */
   size_t chain_len;
   bool torn;
+  size_t cut; /* the newest segment's torn tail begins here; 0 = it has none */
   weft_journal_record *open; /* begun, end not seen; borrowed from the history */
   weft_why *why;
   char label[PATH_MAX + 40]; /* of the file that is being read */
@@ -254,7 +255,6 @@ static weft_err find_chain(reading *rd)
     free(data);
     if (err == WEFT_E_TRUNCATED) {
       wefti_journal_say(j, "journal: %s is no segment, its beginning failed", rd->label);
-      (void)j->ops.unlink(j->ops.arg, j->dir_fd, name);
       rd->torn = true; /* who knows which number it would have had */
       continue;
     }
@@ -290,7 +290,7 @@ static weft_err read_segment(reading *rd, size_t at)
   wefti_journal_name(rd->chain[at], name);
   (void)snprintf(rd->label, sizeof rd->label, "%s/%s", j->path, name);
   const weft_journal_reader reader = { rd->label, (size_t)rd->good[at], on_record, rd };
-  weft_err err = load(rd, name, at == 0 ? O_RDWR : O_RDONLY, &fd, &data, &len);
+  weft_err err = load(rd, name, O_RDONLY, &fd, &data, &len);
   if (err != WEFT_OK) {
     return err;
   }
@@ -298,11 +298,9 @@ static weft_err read_segment(reading *rd, size_t at)
   free(data);
   if (err == WEFT_OK && at == 0 && segment.good < len) {
     rd->torn = true;
+    rd->cut = segment.good;
     wefti_journal_say(j, "journal: %s: cut a torn tail of %zu bytes at offset %zu",
                       rd->label, len - segment.good, segment.good);
-    if (j->ops.truncate(j->ops.arg, fd, (off_t)segment.good) != 0) {
-      err = wefti_journal_sys(j, rd->why, "cut", name);
-    }
   }
   /* What was read may be in memory only: it is acted on when it is on the disk. */
   if (err == WEFT_OK && j->ops.sync(j->ops.arg, fd) != 0) {
@@ -356,6 +354,29 @@ static weft_err begin(weft_journal *j, const weft_journal_opts *o,
              : weft_whyf(why, WEFT_E_NOMEM, "journal: no memory for the history");
 }
 
+/* Once a new segment has taken note of it, what was torn may go; it does not count in any
+ * case. */
+static void cut_torn(const reading *rd)
+{
+  const weft_journal *j = rd->j;
+  char name[32];
+  for (size_t i = 0; i < rd->count; i++) {
+    if (rd->chain_len == 0 || rd->numbers[i] > rd->chain[0]) {
+      wefti_journal_name(rd->numbers[i], name);
+      (void)j->ops.unlink(j->ops.arg, j->dir_fd, name);
+    }
+  }
+  if (rd->cut == 0) {
+    return;
+  }
+  wefti_journal_name(rd->chain[0], name);
+  const int fd = j->ops.open(j->ops.arg, j->dir_fd, name, O_WRONLY);
+  if (fd >= 0) {
+    (void)!j->ops.truncate(j->ops.arg, fd, (off_t)rd->cut);
+    (void)close(fd);
+  }
+}
+
 weft_err wefti_journal_recover(weft_journal *j, const weft_journal_opts *opts,
                                weft_why *why)
 {
@@ -366,6 +387,9 @@ weft_err wefti_journal_recover(weft_journal *j, const weft_journal_opts *opts,
   }
   if (err == WEFT_OK) {
     err = begin(j, opts, rd.open, why);
+  }
+  if (err == WEFT_OK && rd.torn) {
+    cut_torn(&rd);
   }
   free(rd.numbers);
   free(rd.chain);
