@@ -244,7 +244,9 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
                                              .children =
                                                  o->workers == WEFT_WORKERS_PROCESSES,
                                              .ops = wefti_members_ops(e->members) };
-  return weft_runtime_spawn(e->rt, 0, &wefti_supervisor_class, &supervisor, NULL,
+  /* All ranks may come, go and be fenced at the same time. */
+  const weft_spawn_opts roomy = { .mailbox = (size_t)e->world_size * 4 + 1024 };
+  return weft_runtime_spawn(e->rt, 0, &wefti_supervisor_class, &supervisor, &roomy,
                             &e->supervisor);
 }
 

@@ -10,7 +10,7 @@
 
 /* Children: started, heard over their lifelines, and gone.  All on loop 0. */
 
-enum { ARGS_MAX = 40, NUMBERS_MAX = 8, NUMBER_LEN = 24, WHY_MAX = 64 };
+enum { ARGS_MAX = 40, NUMBERS_MAX = 8, NUMBER_LEN = 24, OWED_MS = 50 };
 
 /* argv of a worker; numbers are kept beside it. */
 typedef struct arg_list {
@@ -67,7 +67,7 @@ static void fill_args(arg_list *list, const wefti_members *m, const wefti_child 
   list->argv[list->count] = NULL;
 }
 
-static void tell_ready(const wefti_child *child, const char *url)
+static weft_err post_ready(const wefti_child *child)
 {
   const weft_proc_ready ready = {
     .h = { .type = WEFT_MSG_PROC_READY, .flags = WEFT_MSG_F_RESERVED },
@@ -76,40 +76,25 @@ static void tell_ready(const wefti_child *child, const char *url)
     .incarnation = child->incarnation,
     .kind = WEFT_MEMBER_CHILD,
     .pid = (uint32_t)weft_process_pid(child->process),
-    .url = wefti_str(url),
+    .url = wefti_str(child->url), /* where we told it to listen */
   };
-  (void)wefti_post(child->members->rt, child->members->supervisor, &ready.h);
+  return wefti_post(child->members->rt, child->members->supervisor, &ready.h);
 }
 
-static void on_message(void *arg, const void *data, size_t len, int *fds, size_t nfds)
+static weft_err post_exit(const wefti_child *child)
 {
-  wefti_child *child = arg;
-  static const char ready[] = "{\"ready\":true";
-  if (len < sizeof ready - 1 || memcmp(data, ready, sizeof ready - 1) != 0) {
-    const wefti_heard heard = { .data = data, .len = len, .fds = fds, .nfds = nfds };
-    wefti_imports_message(child->members->imports, child->rank, child->incarnation,
-                          &heard);
-    return;
-  }
-  tell_ready(child, child->url); /* where we told it to listen */
-  wefti_ignore_fds(NULL, data, len, fds, nfds);
+  const weft_proc_exit gone = {
+    .h = { .type = WEFT_MSG_PROC_EXIT, .flags = WEFT_MSG_F_RESERVED },
+    .rank = child->rank,
+    .incarnation = child->incarnation,
+    .why = wefti_str(child->why),
+  };
+  return wefti_post(child->members->rt, child->members->supervisor, &gone.h);
 }
 
-static void release_export(void *arg, uint32_t rank, uint64_t incarnation, uint64_t epoch)
+static bool told(weft_err err)
 {
-  const wefti_members *m = arg;
-  const wefti_export_msg msg = { .magic = WEFTI_EXPORT_MAGIC,
-                                 .version = WEFTI_EXPORT_VERSION,
-                                 .kind = WEFTI_EXPORT_RELEASE,
-                                 .epoch = epoch };
-  for (wefti_child *child = m->children; child; child = child->next) {
-    if (child->rank == rank && child->incarnation == incarnation && !child->gone &&
-        weft_process_send(child->process, &msg, wefti_export_len(&msg), NULL, 0) !=
-            WEFT_OK) {
-      /* It does not read: it holds the memory until it ends, which will be soon. */
-      return;
-    }
-  }
+  return err != WEFT_E_FULL && err != WEFT_E_NOMEM; /* nobody is left, else */
 }
 
 static void free_child(wefti_child *child)
@@ -130,26 +115,89 @@ static void reap_child(void *arg)
   free_child(child);
 }
 
+/* Without its exit a rank would wait for ever for the next life, so this does not give
+ * up.  false: something is still owed. */
+static bool pay(wefti_child *child)
+{
+  if (child->ready_owed && (child->gone || told(post_ready(child)))) {
+    child->ready_owed = false;
+  }
+  if (!child->ready_owed && child->exit_owed && told(post_exit(child))) {
+    child->exit_owed = false;
+  }
+  return !child->ready_owed && !child->exit_owed;
+}
+
+static void pay_all(void *arg)
+{
+  wefti_members *m = arg;
+  bool all = true;
+  for (wefti_child *child = m->children, *next; child; child = next) {
+    next = child->next;
+    const bool had_exit = child->exit_owed;
+    all = pay(child) && all;
+    if (had_exit && !child->exit_owed) {
+      reap_child(child);
+    }
+  }
+  if (!all) {
+    weft_alarm_start(m->owing, OWED_MS);
+  }
+}
+
+static void on_message(void *arg, const void *data, size_t len, int *fds, size_t nfds)
+{
+  wefti_child *child = arg;
+  static const char ready[] = "{\"ready\":true";
+  if (len < sizeof ready - 1 || memcmp(data, ready, sizeof ready - 1) != 0) {
+    const wefti_heard heard = { .data = data, .len = len, .fds = fds, .nfds = nfds };
+    wefti_imports_message(child->members->imports, child->rank, child->incarnation,
+                          &heard);
+    return;
+  }
+  child->ready_owed = true;
+  if (!pay(child)) {
+    weft_alarm_start(child->members->owing, OWED_MS);
+  }
+  wefti_ignore_fds(NULL, data, len, fds, nfds);
+}
+
+static void release_export(void *arg, uint32_t rank, uint64_t incarnation, uint64_t epoch)
+{
+  const wefti_members *m = arg;
+  const wefti_export_msg msg = { .magic = WEFTI_EXPORT_MAGIC,
+                                 .version = WEFTI_EXPORT_VERSION,
+                                 .kind = WEFTI_EXPORT_RELEASE,
+                                 .epoch = epoch };
+  for (wefti_child *child = m->children; child; child = child->next) {
+    if (child->rank == rank && child->incarnation == incarnation && !child->gone &&
+        weft_process_send(child->process, &msg, wefti_export_len(&msg), NULL, 0) !=
+            WEFT_OK) {
+      /* It does not read: it holds the memory until it ends, which will be soon. */
+      return;
+    }
+  }
+}
+
 static void on_exit_of(void *arg, int status)
 {
   wefti_child *child = arg;
   wefti_members *m = child->members;
-  char why[WHY_MAX];
   if (WIFSIGNALED(status)) {
-    (void)snprintf(why, sizeof why, "killed by signal %d", WTERMSIG(status));
+    (void)snprintf(child->why, sizeof child->why, "killed by signal %d",
+                   WTERMSIG(status));
   } else {
-    (void)snprintf(why, sizeof why, "exited with status %d", WEXITSTATUS(status));
+    (void)snprintf(child->why, sizeof child->why, "exited with status %d",
+                   WEXITSTATUS(status));
   }
-  const weft_proc_exit gone = {
-    .h = { .type = WEFT_MSG_PROC_EXIT, .flags = WEFT_MSG_F_RESERVED },
-    .rank = child->rank,
-    .incarnation = child->incarnation,
-    .why = wefti_str(why),
-  };
-  (void)wefti_post(m->rt, m->supervisor, &gone.h);
   child->gone = true;
+  child->exit_owed = true;
   m->alive--;
   wefti_imports_gone(m->imports, child->rank, child->incarnation);
+  if (!pay(child)) {
+    weft_alarm_start(m->owing, OWED_MS);
+    return;
+  }
   /* Not from inside its own callback. */
   if (weft_loop_call(weft_runtime_loop(m->rt, 0), reap_child, child) != WEFT_OK) {
     m->unreaped++; /* the engine's end does it */
@@ -287,6 +335,9 @@ weft_err wefti_members_create(weft_runtime *rt, const wefti_members_opts *opts,
   } else if (m->kind == WEFT_WORKERS_PROCESSES) {
     const wefti_imports_ops ops = { .release = release_export, .arg = m };
     err = wefti_imports_create(rt, m->world_size, &ops, &m->imports);
+    if (err == WEFT_OK) {
+      err = weft_alarm_create(weft_runtime_loop(rt, 0), pay_all, m, &m->owing);
+    }
     if (err != WEFT_OK) {
       (void)weft_whyf(why, err, "workers: out of memory");
     }
@@ -319,6 +370,7 @@ void wefti_members_destroy(wefti_members *m)
     m->children = child->next;
     free_child(child);
   }
+  weft_alarm_destroy(m->owing);
   wefti_imports_destroy(m->imports);
   wefti_joins_destroy(m);
   wefti_threads_destroy(m);

@@ -9,14 +9,18 @@
 
 #define WEFTI_ACTOR_URL "actor:" /* of a worker thread: followed by its actor's id */
 
+enum { WEFTI_EXIT_MAX = 64 };
+
 typedef struct wefti_child {
   struct wefti_child *next;
   wefti_members *members;
   weft_process *process;
   uint32_t rank;
   uint64_t incarnation;
-  bool gone; /* has exited; freed by a call of its own */
+  bool gone;                  /* has exited; freed by a call of its own */
+  bool ready_owed, exit_owed; /* the supervisor had no room to be told */
   char url[WEFTI_URL_MAX];
+  char why[WEFTI_EXIT_MAX]; /* of its exit */
 } wefti_child;
 
 /* A rank that somebody has joined as. */
@@ -46,6 +50,7 @@ struct wefti_members {
   bool allow_ipc_pickle;
   bool ending;
   wefti_child *children;
+  weft_alarm *owing; /* until what is owed to the supervisor is told; PROCESSES only */
   uint32_t alive, unreaped;
   wefti_imports *imports; /* children's weights; NULL unless kind is PROCESSES */
   weft_join_server *door;
