@@ -185,6 +185,7 @@ void wefti_outside_answer(wefti_sched *s, weft_msg *msg)
   weft_err err = WEFT_OK;
   if (msg->type == WEFT_MSG_ASK_FAILED) { /* the runtime's, or said by the one asked */
     err = (weft_err)((const weft_ask_failed_msg *)msg)->reason;
+    err = err == WEFT_OK ? WEFT_E_FAILED : err; /* no answer is never success */
   } else {
     heap = wefti_msg_to_heap(s->catalogue, msg);
     err = heap == NULL ? WEFT_E_LOST : WEFT_OK;

@@ -158,6 +158,33 @@ static void host_types_travel_too(void **state)
   stop_and_drop(&w);
 }
 
+/* As a link does with what its peer said: the failure is the answer. */
+static weft_err passes_on_failures(weft_ctx *ctx, void *arg, const weft_msg *msg)
+{
+  (void)arg;
+  weft_msg *m = weft_msg_new(ctx, WEFT_MSG_ASK_FAILED, sizeof(weft_ask_failed_msg));
+  if (m != NULL) {
+    ((weft_ask_failed_msg *)m)->asked = msg->type;
+    ((weft_ask_failed_msg *)m)->reason = ((const sample_ping *)msg)->n;
+  }
+  return weft_reply(ctx, weft_return_of(msg), m);
+}
+
+static void an_answer_that_is_a_failure_fails_the_call(void **state)
+{
+  (void)state;
+  world w;
+  make(&w, 1, 0);
+  assert_ok(weft_runtime_start_all(w.rt));
+  const weft_actor_id id = spawn_on(&w, 0, passes_on_failures, NULL);
+  weft_msg *answer = NULL;
+  assert_err(weft_call(w.rt, id, ping(WEFT_E_DENIED), 10000, &answer), WEFT_E_DENIED);
+  assert_err(weft_call(w.rt, id, ping(WEFT_E_TIMEOUT), 10000, &answer), WEFT_E_TIMEOUT);
+  assert_err(weft_call(w.rt, id, ping(WEFT_OK), 10000, &answer), WEFT_E_FAILED);
+  assert_null(answer);
+  stop_and_drop(&w);
+}
+
 static void a_call_ends_whatever_happens(void **state)
 {
   (void)state;
@@ -697,6 +724,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_call_gets_its_answer),
     cmocka_unit_test(host_types_travel_too),
+    cmocka_unit_test(an_answer_that_is_a_failure_fails_the_call),
     cmocka_unit_test(a_call_ends_whatever_happens),
     cmocka_unit_test(a_held_call_ends_with_its_holder),
     cmocka_unit_test(posts_are_bounded_and_reserved_room_is_kept),
