@@ -88,6 +88,12 @@ endfunction()
 # name everything the libraries need in turn.
 function(weft_install_package)
   set(dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
+  set(WEFT_PC_LLHTTP "")
+  set(WEFT_CONFIG_LLHTTP "# llhttp: compiled into weft_http")
+  if(LLHTTP_LIBRARY)
+    set(WEFT_PC_LLHTTP -lllhttp)
+    set(WEFT_CONFIG_LLHTTP "find_dependency(Llhttp)")
+  endif()
   install(EXPORT weft-targets NAMESPACE weft:: DESTINATION ${dir})
   configure_package_config_file(
     ${PROJECT_SOURCE_DIR}/tools/cmake/weft-config.cmake.in
@@ -95,10 +101,6 @@ function(weft_install_package)
   write_basic_package_version_file(${PROJECT_BINARY_DIR}/weft-config-version.cmake
     COMPATIBILITY SameMinorVersion)   # 0.x: minor is breaking
   file(RELATIVE_PATH WEFT_PC_UP /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
-  set(WEFT_PC_LLHTTP "")
-  if(LLHTTP_LIBRARY)
-    set(WEFT_PC_LLHTTP -lllhttp)
-  endif()
   configure_file(${PROJECT_SOURCE_DIR}/tools/cmake/weft.pc.in
     ${PROJECT_BINARY_DIR}/weft.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/weft-config.cmake
