@@ -403,7 +403,14 @@ static int queue_event(fake_event *e, void *stream, bool wait)
                                    : atomic_fetch_add(&e->state->recorded, 1) + 1;
   weft_fake_unlock();
   *o = (event_op){ e, generation, wait };
-  return weft_fake_enqueue(stream, run_event, o);
+  const int code = weft_fake_enqueue(stream, run_event, o);
+  if (code != 0) {
+    weft_fake_lock();
+    fake_event_drop(e);
+    weft_fake_unlock();
+    free(o);
+  }
+  return code;
 }
 
 FAKE_API int cudaEventRecord(void *event, void *stream)
