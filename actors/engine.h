@@ -359,8 +359,8 @@ const char *engine_phase_name(engine_phase phase);
 
 /* ---- engine_members.c */
 weft_err engine_members_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;
-void engine_on_member_up(weft_ctx *ctx, engine *e, const weft_member_up *m);
-void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *m);
+void engine_on_member_up(weft_ctx *ctx, engine *e, const weft_member_up *up);
+void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *down);
 void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank);
 bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg);
 void engine_fence(weft_ctx *ctx, engine *e, uint32_t rank, const char *why);

@@ -31,16 +31,20 @@ static weft_str str_of(const char *s)
   return (weft_str){ s, (uint32_t)strlen(s) };
 }
 
+typedef struct done_answer {
+  weft_client_done msg; /* points into the rest and into what it was made of */
+  char session[64];
+} done_answer;
+
 static void fill_done(weft_ctx *ctx, const engine *e, engine_call_kind kind,
-                      uint64_t started_ms, const engine_answer *a, char *session,
-                      size_t cap, weft_client_done *out)
+                      uint64_t started_ms, const engine_answer *a, done_answer *out)
 {
   const bool ok = a->err == WEFT_OK;
-  session[0] = '\0';
+  out->session[0] = '\0';
   if (kind == CALL_START && ok) {
-    engine_session_id(e, e->session.epoch, session, cap);
+    engine_session_id(e, e->session.epoch, out->session, sizeof out->session);
   }
-  *out = (weft_client_done){
+  out->msg = (weft_client_done){
     .h.type = WEFT_MSG_CLIENT_DONE,
     .err = a->err,
     .outcome = a->outcome,
@@ -49,7 +53,7 @@ static void fill_done(weft_ctx *ctx, const engine *e, engine_call_kind kind,
     .phase = str_of(a->phase == NULL ? "" : a->phase),
     .culprits = str_of(a->culprits == NULL ? "" : a->culprits),
     .elapsed_ms = weft_now_ms(ctx) - started_ms,
-    .session = str_of(session),
+    .session = str_of(out->session),
     .version = str_of(e->visible.version),
     .sequence = e->visible.sequence,
     .fenced = str_of(a->fenced == NULL ? "" : a->fenced),
@@ -60,10 +64,9 @@ static void fill_done(weft_ctx *ctx, const engine *e, engine_call_kind kind,
 void engine_reply_to(weft_ctx *ctx, engine *e, weft_return ret, engine_call_kind kind,
                      uint64_t started_ms, const engine_answer *a)
 {
-  char session[64];
-  weft_client_done done;
-  fill_done(ctx, e, kind, started_ms, a, session, sizeof session, &done);
-  (void)weft_reply(ctx, ret, weft_msg_make(ctx, &done.h));
+  done_answer done;
+  fill_done(ctx, e, kind, started_ms, a, &done);
+  (void)weft_reply(ctx, ret, weft_msg_make(ctx, &done.msg.h));
 }
 
 static void idem_clear(engine_idem *slot)
@@ -77,11 +80,10 @@ static void idem_clear(engine_idem *slot)
 static void tell(weft_ctx *ctx, engine *e, engine_call *call, const engine_answer *a,
                  bool final)
 {
-  char session[64];
-  weft_client_done done;
-  fill_done(ctx, e, call->kind, call->started_ms, a, session, sizeof session, &done);
+  done_answer done;
+  fill_done(ctx, e, call->kind, call->started_ms, a, &done);
   if (!call->answered) {
-    (void)weft_reply(ctx, call->ret, weft_msg_make(ctx, &done.h));
+    (void)weft_reply(ctx, call->ret, weft_msg_make(ctx, &done.msg.h));
     call->answered = true;
   }
   engine_idem *slot = call->idem;
@@ -89,7 +91,7 @@ static void tell(weft_ctx *ctx, engine *e, engine_call *call, const engine_answe
     return;
   }
   for (unsigned i = 0; i < slot->waiter_count; i++) {
-    (void)weft_reply(ctx, slot->waiters[i].ret, weft_msg_make(ctx, &done.h));
+    (void)weft_reply(ctx, slot->waiters[i].ret, weft_msg_make(ctx, &done.msg.h));
     weft_timer_cancel(ctx, slot->waiters[i].due_timer);
   }
   slot->waiter_count = 0;
@@ -100,7 +102,7 @@ static void tell(weft_ctx *ctx, engine *e, engine_call *call, const engine_answe
   /* Where nothing was done, a repeat with the same key may be tried for real. */
   slot->answer = a->err != WEFT_OK && !call->begun
                      ? NULL
-                     : (weft_client_done *)weft_msg_dup(weft_messages(), &done.h);
+                     : (weft_client_done *)weft_msg_dup(weft_messages(), &done.msg.h);
   slot->done = true;
   if (slot->answer == NULL) {
     idem_clear(slot);

@@ -97,8 +97,7 @@ static weft_buf *joined_body(const engine *e, const engine_check *c, const char 
   if (text == NULL) {
     return NULL;
   }
-  size_t at = strlen(open);
-  memcpy(text, open, at);
+  size_t at = (size_t)(stpcpy(text, open) - text);
   for (uint32_t i = 0; i < e->world; i++) {
     const weft_buf *part = c->parts[i];
     if (part->len <= 2) {
@@ -110,8 +109,7 @@ static weft_buf *joined_body(const engine *e, const engine_check *c, const char 
     memcpy(text + at, part->data + 1, part->len - 2);
     at += part->len - 2;
   }
-  memcpy(text + at, close, strlen(close));
-  at += strlen(close);
+  at = (size_t)(stpcpy(text + at, close) - text);
   weft_buf *buf = weft_buf_create(text, at);
   free(text);
   return buf;
@@ -299,7 +297,7 @@ static void begin(weft_ctx *ctx, engine *e, engine_call *call, weft_return ret,
   const uint64_t now = weft_now_ms(ctx);
   if (c != NULL) {
     c->corr = weft_alloc(ctx, e->world * sizeof *c->corr);
-    c->parts = weft_alloc(ctx, e->world * sizeof *c->parts);
+    c->parts = weft_alloc(ctx, e->world * sizeof(weft_buf *));
   }
   if (c == NULL || c->corr == NULL || c->parts == NULL) {
     engine_answer a = { .err = WEFT_E_NOMEM, .message = "engine: out of memory" };

@@ -62,8 +62,7 @@ static bool remember(weft_ctx *ctx, publisher *self, const weft_event *event)
   }
   if (self->count == 0) {
     self->first = event->sequence;
-  }
-  if (self->count == self->keep) {
+  } else if (self->count == self->keep) {
     weft_buf_unref(*slot_of(self, self->first));
     self->first++;
     self->count--;

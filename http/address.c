@@ -257,7 +257,7 @@ static bool is_loopback(const struct sockaddr *sa)
 
 bool weft_http_is_loopback(const char *address)
 {
-  wefti_address a;
+  wefti_address a = { .is_unix = false };
   if (wefti_address_parse(address, &a, NULL) != WEFT_OK) {
     return false;
   }

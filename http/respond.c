@@ -143,13 +143,12 @@ weft_err wefti_reply_start(wefti_slot *slot, int status, size_t more, wefti_byte
   return WEFT_OK;
 }
 
-static bool header_ok(const weft_http_header *h)
+static bool header_ok(const char *name, const char *value)
 {
-  return h->name != NULL && h->value != NULL &&
-         wefti_is_token(h->name, strlen(h->name)) && strpbrk(h->value, "\r\n") == NULL &&
-         strcasecmp(h->name, "Content-Length") != 0 &&
-         strcasecmp(h->name, "Transfer-Encoding") != 0 &&
-         strcasecmp(h->name, "Connection") != 0;
+  return name != NULL && value != NULL && wefti_is_token(name, strlen(name)) &&
+         strpbrk(value, "\r\n") == NULL && strcasecmp(name, "Content-Length") != 0 &&
+         strcasecmp(name, "Transfer-Encoding") != 0 &&
+         strcasecmp(name, "Connection") != 0;
 }
 
 static weft_err reply_size(const weft_http_reply *r, const char *type, size_t *out)
@@ -157,9 +156,10 @@ static weft_err reply_size(const weft_http_reply *r, const char *type, size_t *o
   size_t n = 0;
   weft_err err = weft_size_add(r->body_len, type == NULL ? 0 : strlen(type) + 32, &n);
   for (size_t i = 0; i < r->header_count && err == WEFT_OK; i++) {
-    if (header_ok(&r->headers[i])) {
-      err = weft_size_add(n, strlen(r->headers[i].name) + strlen(r->headers[i].value) + 4,
-                          &n);
+    const char *name = r->headers[i].name;
+    const char *value = r->headers[i].value;
+    if (header_ok(name, value)) {
+      err = weft_size_add(n, strlen(name) + strlen(value) + 4, &n);
     }
   }
   *out = n;
@@ -191,7 +191,7 @@ static weft_err reply_write(wefti_slot *slot, const weft_http_reply *r)
     put_text(b, "\r\n");
   }
   for (size_t i = 0; i < r->header_count; i++) {
-    if (header_ok(&r->headers[i])) {
+    if (header_ok(r->headers[i].name, r->headers[i].value)) {
       put_text(b, r->headers[i].name);
       put_text(b, ": ");
       put_text(b, r->headers[i].value);
@@ -251,7 +251,9 @@ void wefti_answer_error(wefti_slot *slot, int status, const char *message,
     n = snprintf(body, sizeof body, "{\"detail\":\"Not Found\"}");
   } else if (status == 405) {
     n = snprintf(body, sizeof body, "{\"detail\":\"Method Not Allowed\"}");
-    header = (weft_http_header){ "Allow", allow };
+    if (allow != NULL) {
+      header = (weft_http_header){ "Allow", allow };
+    }
   } else if (status == 401) {
     n = snprintf(body, sizeof body, "{\"error\":\"Unauthorized\"}");
     header = (weft_http_header){ "WWW-Authenticate", "Basic realm=\"weft\"" };

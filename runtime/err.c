@@ -40,7 +40,7 @@ static void cut_utf8(char *text, size_t len)
   text[len] = '\0';
 }
 
-weft_err weft_whyf(weft_why *why, weft_err err, const char *fmt, ...)
+weft_err(weft_whyf)(weft_why *why, weft_err err, const char *fmt, ...)
 {
   if (why != NULL) {
     va_list ap;

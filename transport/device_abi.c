@@ -49,4 +49,5 @@ static_assert(offsetof(ncclConfig_t, nvlinkCentricSched) ==
                   offsetof(wefti_nccl_config, nvlink_sched),
               "config: last field");
 #endif
+/* NOLINTNEXTLINE(misc-redundant-expression): equal is what they have to be */
 static_assert(NCCL_CONFIG_UNDEF_INT == WEFTI_NCCL_UNSET, "config: unset");

@@ -222,6 +222,7 @@ static void on_request(void *arg, uint64_t id, weft_buf *request)
   weft_json_free(o);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the interface has nine parameters */
 weft_err weft_join_listen(weft_loop *loop, const char *url, const char *token,
                           weft_join_fn *on_join, void *arg, char *url_out, size_t url_cap,
                           weft_join_server **out, weft_why *why)

@@ -12,7 +12,8 @@ typedef struct packer {
   size_t len;
 } packer;
 
-_Static_assert(sizeof((weft_join_hello *)0)->url + 4 * 8 + 2 * WEFTI_NONCE + 64 <
+_Static_assert(sizeof((weft_join_hello *)0)->url + 4 * sizeof(uint64_t) +
+                       2 * (size_t)WEFTI_NONCE + 64 <
                    sizeof((packer *)0)->bytes,
                "the facts fit");
 

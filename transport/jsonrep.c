@@ -82,6 +82,7 @@ static void on_wake(void *arg, int fd, unsigned events)
   wake(r); /* the rest after the others' turn */
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the interface has nine parameters */
 weft_err weft_jsonrep_create(weft_loop *loop, const char *url, unsigned contexts,
                              weft_jsonrep_fn *on_request, void *arg, char *url_out,
                              size_t url_cap, weft_jsonrep **out, weft_why *why)
@@ -106,7 +107,10 @@ weft_err weft_jsonrep_create(weft_loop *loop, const char *url, unsigned contexts
     }
   }
   if (err == WEFT_OK) {
-    err = wefti_rep_create(url, contexts, REQUEST_MAX, url_out, url_cap, &r->rep, why);
+    wefti_rep_opts opts = { .url = url, .contexts = contexts, .recv_max = REQUEST_MAX };
+    opts.url_out = url_out;
+    opts.url_cap = url_cap;
+    err = wefti_rep_create(&opts, &r->rep, why);
   }
   if (err != WEFT_OK) {
     weft_jsonrep_destroy(r);

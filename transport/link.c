@@ -130,6 +130,17 @@ static void list_remove(question *q)
   }
 }
 
+/* The first of a list that has one. */
+static question *list_pop(question **list)
+{
+  question *q = *list;
+  *list = q->next;
+  if (q->next != NULL) {
+    q->next->pprev = list;
+  }
+  return q;
+}
+
 /* Neither its callback nor its context is used after this.  In this order: nng's timer
  * thread may hold the context until the aio is freed. */
 static void question_quiet(question *q)
@@ -155,9 +166,9 @@ static void question_free(question *q)
 
 static question *question_get(link_actor *l)
 {
-  question *q = l->idle;
-  if (q != NULL) {
-    list_remove(q);
+  question *q = NULL;
+  if (l->idle != NULL) {
+    q = list_pop(&l->idle);
     l->idle_count--;
   } else {
     q = calloc(1, sizeof *q);
@@ -183,9 +194,9 @@ static question *question_get(link_actor *l)
   return q;
 }
 
+/* Of a question that is in no list any more. */
 static void question_put(link_actor *l, question *q, uint64_t now)
 {
-  list_remove(q);
   l->open_count--;
   /* Near its deadline nng's timer may be about to end it, and would end the next one. */
   const bool timer_near = q->due_ms != 0 && now + TIMER_NEAR_MS >= q->due_ms;
@@ -283,6 +294,7 @@ static weft_err drain(weft_ctx *ctx, link_actor *l)
     }
     nng_msg_free(q->answer);
     q->answer = NULL;
+    list_remove(q);
     question_put(l, q, weft_now_ms(ctx));
   }
   return worst;
@@ -314,7 +326,7 @@ static weft_err end(weft_ctx *ctx, link_actor *l)
   hang_up(l);
   (void)drain(ctx, l);      /* answers that had arrived, and DOWN for the rest */
   while (l->open != NULL) { /* stopped between sending and receiving */
-    question *q = l->open;
+    question *q = list_pop(&l->open);
     (void)wefti_fail(ctx, q->asker, q->asked, WEFT_E_DOWN);
     question_put(l, q, weft_now_ms(ctx));
   }
@@ -380,14 +392,10 @@ static void link_fini(weft_ctx *ctx, void *self)
   link_actor *l = self;
   hang_up(l);
   while (l->open != NULL) {
-    question *q = l->open;
-    list_remove(q);
-    question_free(q);
+    question_free(list_pop(&l->open));
   }
   while (l->idle != NULL) {
-    question *q = l->idle;
-    list_remove(q);
-    question_free(q);
+    question_free(list_pop(&l->idle));
   }
 }
 

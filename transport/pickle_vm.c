@@ -170,7 +170,7 @@ static weft_err op_stop(wefti_pvm *m)
 
 static weft_err op_marked(wefti_pvm *m, uint8_t op)
 {
-  size_t n;
+  size_t n = 0;
   const weft_err err = take_mark(m, &n);
   if (err != WEFT_OK) {
     return err;

@@ -204,8 +204,9 @@ static weft_err port_init(weft_ctx *ctx, void *self, const void *args)
   if (weft_timer_start(ctx, 0, TAG_LOOK) == 0) {
     return weft_whyf(a->why, WEFT_E_NOMEM, "port: out of memory");
   }
-  const weft_err err = wefti_rep_create(o->url, p->contexts, p->frame_max, a->url_out,
-                                        a->url_cap, &p->rep, a->why);
+  const wefti_rep_opts opts = { o->url, p->contexts, p->frame_max, a->url_out,
+                                a->url_cap };
+  const weft_err err = wefti_rep_create(&opts, &p->rep, a->why);
   if (err == WEFT_OK) {
     wefti_rep_start(p->rep, wake, p);
   }
@@ -244,14 +245,17 @@ static const weft_actor_class port_class = { .name = "port",
 weft_err weft_port_spawn(weft_ctx *ctx, const weft_port_opts *opts, char *url_out,
                          size_t url_cap, weft_actor_id *out, weft_why *why)
 {
-  const port_args args = { opts, url_out, url_cap, why };
+  port_args args = { .opts = opts, .url_cap = url_cap, .why = why };
+  args.url_out = url_out;
   return weft_spawn(ctx, &port_class, &args, NULL, out);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the interface has seven parameters */
 weft_err weft_port_spawn_on(weft_runtime *rt, unsigned loop, const weft_port_opts *opts,
                             char *url_out, size_t url_cap, weft_actor_id *out,
                             weft_why *why)
 {
-  const port_args args = { opts, url_out, url_cap, why };
+  port_args args = { .opts = opts, .url_cap = url_cap, .why = why };
+  args.url_out = url_out;
   return weft_runtime_spawn(rt, loop, &port_class, &args, NULL, out);
 }

@@ -59,8 +59,8 @@ weft_err weft_pub_send(weft_pub *pub, const char *topic, const void *json, size_
     return WEFT_E_NOMEM;
   }
   char *p = nng_msg_body(msg);
-  memcpy(p, topic, n);
-  p[n] = ' ';
+  memcpy(p, topic, n + 1);
+  p[n] = ' '; /* where its end was */
   if (len > 0) {
     memcpy(p + n + 1, json, len);
   }

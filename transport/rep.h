@@ -13,8 +13,15 @@ typedef void wefti_rep_wake_fn(void *arg);
 
 /* contexts 1..WEFTI_REP_CONTEXTS_MAX; recv_max in bytes.  wake may be called before this
  * returns.  Errors: as wefti_listen, NOMEM. */
-weft_err wefti_rep_create(const char *url, unsigned contexts, size_t recv_max,
-                          char *url_out, size_t url_cap, wefti_rep **out, weft_why *why)
+typedef struct wefti_rep_opts {
+  const char *url;
+  unsigned contexts;
+  size_t recv_max;
+  char *url_out; /* [url_cap] the bound address; may be NULL */
+  size_t url_cap;
+} wefti_rep_opts;
+
+weft_err wefti_rep_create(const wefti_rep_opts *opts, wefti_rep **out, weft_why *why)
     WEFT_MUST_USE;
 void wefti_rep_start(wefti_rep *rep, wefti_rep_wake_fn *wake, void *arg);
 

@@ -55,8 +55,9 @@ static void world_respond(void *arg, weft_http_id id, const weft_http_reply *rep
     char *to = strcmp(h->name, "Weft-Fenced") == 0    ? a->fenced
                : strcmp(h->name, "Weft-Session") == 0 ? a->session
                                                       : a->sequence;
-    assert_true(strlen(h->value) < 32);
-    strcpy(to, h->value);
+    const size_t len = strlen(h->value);
+    assert_true(len < 32);
+    memcpy(to, h->value, len + 1);
   }
 }
 

@@ -5,6 +5,7 @@
 
 static void in_window(weft_store *store);
 #define PIN_WINDOW(store) in_window(store)
+/* NOLINTNEXTLINE(bugprone-suspicious-include) */
 #include "weight_pin.c" /* in place of the library's */
 
 static unsigned window_commits; /* how many to run in the next window */
@@ -28,7 +29,7 @@ static void fake_free(weft_memory *m, const weft_extent *extent)
 }
 
 static const weft_memory_ops fake_ops = { .alloc = fake_alloc, .free = fake_free };
-static weft_memory memory = { &fake_ops };
+static weft_memory memory = { .ops = &fake_ops };
 
 static void commit(weft_store *store, uint64_t n)
 {
@@ -91,7 +92,7 @@ static void the_default_is_read_again_after_a_commit(void **state)
   (void)state;
   for (unsigned commits = 1; commits <= 4; commits++) {
     weft_store *store = begin();
-    const weft_snapshot *s;
+    const weft_snapshot *s = NULL;
     window_commits = commits;
     assert_ok(weft_store_pin(store, 0, &s));
     assert_int_equal(s->weights_sequence, 1 + commits);

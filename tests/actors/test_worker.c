@@ -692,14 +692,14 @@ static void messages_for_others_do_not_end_it(void **state)
 {
   (void)state;
   world *w = begin();
-  for (uint16_t type = 1; type < WEFT_MSG_COUNT; type++) {
-    const weft_msg_desc *desc = weft_msg_desc_of(weft_messages(), type);
+  for (unsigned type = 1; type < WEFT_MSG_COUNT; type++) {
+    const weft_msg_desc *desc = weft_msg_desc_of(weft_messages(), (uint16_t)type);
     if (desc->to == WEFT_ROLE_WORKER) {
       continue;
     }
     weft_msg *m = calloc(1, desc->size);
     assert_non_null(m);
-    m->type = type;
+    m->type = (uint16_t)type;
     world_refused(world_put(w, m), WEFT_E_UNSUPPORTED);
     free(m);
   }

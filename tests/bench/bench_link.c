@@ -235,10 +235,12 @@ static int by_value(const void *a, const void *b)
 static double report(const char *what, series *s)
 {
   qsort(s->ns, s->n, sizeof s->ns[0], by_value);
-  const double p50 = (double)s->ns[s->n / 2] / 1000;
+  const unsigned half = s->n / 2;
+  const unsigned most = s->n * 99 / 100;
+  const double p50 = (double)s->ns[half] / 1000;
   (void)printf("{\"bench\":\"link\",\"path\":\"%s\",\"rounds\":%u,\"p50_us\":%.1f,\"p99_"
                "us\":%.1f}\n",
-               what, s->n, p50, (double)s->ns[s->n * 99 / 100] / 1000);
+               what, s->n, p50, (double)s->ns[most] / 1000);
   return p50;
 }
 

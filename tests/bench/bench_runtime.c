@@ -216,7 +216,7 @@ static uint64_t measure(const weft_actor_class *driver, const weft_actor_class *
   const weft_runtime_opts opts = { .size = sizeof opts,
                                    .loops = at + 1,
                                    .spin_us = spin_us };
-  const weft_spawn_opts large = { .mailbox = 2 * WINDOW };
+  const weft_spawn_opts large = { .mailbox = (size_t)2 * WINDOW };
   const args a = { &b };
   weft_actor_id id;
   must(weft_runtime_create(&opts, &b.rt), "create");

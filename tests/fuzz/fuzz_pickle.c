@@ -37,7 +37,7 @@ static void try_handles(const uint8_t *data, size_t size, const char *uuid)
   const weft_err err = weft_ipc_handles_read(data, size, uuid, &h, &why);
   CHECK((err == WEFT_OK) == (h.tensors != NULL));
   CHECK(err == WEFT_OK || why.text[0] != '\0');
-  for (size_t i = 0; i < h.count; i++) {
+  for (size_t i = 0; h.tensors != NULL && i < h.count; i++) {
     check_tensor(&h.tensors[i]);
   }
   weft_ipc_handles_free(&h);

@@ -262,8 +262,8 @@ static size_t hostile(const char *first, const char *unit)
   assert_non_null(piece);
   const size_t unit_len = strlen(unit);
   const size_t piece_len = PIECE / unit_len * unit_len;
-  for (size_t at = 0; at < piece_len; at += unit_len) {
-    memcpy(piece + at, unit, unit_len);
+  for (size_t at = 0; at < piece_len; at++) {
+    piece[at] = unit[at % unit_len];
   }
   weft_json_scan *scan;
   assert_ok(weft_json_scan_create(NULL, &scan));

@@ -126,6 +126,7 @@ static bool remember(search *f, const config *c)
 {
   size_t i = (size_t)hash_of(c) % SEEN;
   while (f->seen[i].used != 0) {
+    /* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): a miss costs time only */
     if (memcmp(&f->seen[i], c, sizeof *c) == 0) {
       return false;
     }

@@ -3,10 +3,10 @@
 
 #include "history.h"
 
-#define OP(kind_, result_, client_, from_, to_, ...)                                     \
+#define OP(kind_, result_, client_, from_, ...)                                          \
   {                                                                                      \
     .kind = HISTORY_##kind_, .result = HISTORY_##result_, .client = (client_),           \
-    .from = (from_), .to = (to_), __VA_ARGS__                                            \
+    .from = (from_), .to = __VA_ARGS__                                                   \
   }
 #define CHECK(ops, faulty)                                                               \
   history_check((ops), sizeof(ops) / sizeof((ops)[0]), (faulty), 7, &at)

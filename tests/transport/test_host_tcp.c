@@ -183,12 +183,12 @@ static void strangers_are_turned_away(void **state)
     weft_transfer_who who;
     const char *says;
   } rows[] = {
-    { "a-token-of-some-lengti", sizes, COUNT, { 9, 0, 1, 0 }, "refused: wrong token" },
-    { "short", sizes, COUNT, { 9, 0, 1, 0 }, "refused: wrong token" },
-    { token, sizes, COUNT, { 8, 0, 1, 0 }, "refused: wrong epoch" },
-    { token, other, 1, { 9, 0, 1, 0 }, "refused: other tensors" },
-    { token, sizes, COUNT, { 9, 1, 1, 0 }, "refused: wrong rank" },
-    { token, sizes, COUNT, { 9, 0, 2, 0 }, "refused: wrong rank or world size" },
+    { "a-token-of-some-lengti", sizes, COUNT, { 9, 0, 1, 0, 0 }, "refused: wrong token" },
+    { "short", sizes, COUNT, { 9, 0, 1, 0, 0 }, "refused: wrong token" },
+    { token, sizes, COUNT, { 8, 0, 1, 0, 0 }, "refused: wrong epoch" },
+    { token, other, 1, { 9, 0, 1, 0, 0 }, "refused: other tensors" },
+    { token, sizes, COUNT, { 9, 1, 1, 0, 0 }, "refused: wrong rank" },
+    { token, sizes, COUNT, { 9, 0, 2, 0, 0 }, "refused: wrong rank or world size" },
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     worker k = { .info = info_for(weft_host_sender_address(t->sender), rows[i].with,

@@ -104,6 +104,7 @@ static void carries_every_kind_of_field(world *w)
   memset(p.data->data, 3, p.data->len);
   weft_msg *m = NULL;
   assert_ok(world_ask(w->rt, w->link, &p, 5000, &m));
+  assert_non_null(m);
   const ping *a = (const ping *)(const void *)m;
   assert_true(a->n == UINT64_MAX);
   assert_int_equal(a->text.len, sizeof text);

@@ -48,7 +48,7 @@ __attribute__((unused)) static void each_damage(const vector *v, size_t step,
   for (size_t n = 0; n < v->len; n += step) {
     with_copy(v->data, n, fn);
   }
-  uint8_t *copy = malloc(v->len);
+  uint8_t *copy = malloc(v->len + (v->len == 0));
   if (copy == NULL) {
     abort();
   }

@@ -46,6 +46,7 @@ typedef enum weft_workers {
 
 typedef void weft_ready_fn(void *arg, weft_engine *engine);
 
+/* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): ordered by meaning */
 typedef struct weft_engine_opts {
   size_t size; /* sizeof(weft_engine_opts) */
   weft_workers workers;

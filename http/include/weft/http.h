@@ -82,7 +82,8 @@ WEFT_API weft_err weft_http_create(weft_loop *loop, const weft_http_opts *opts,
 WEFT_API weft_err weft_http_listen(weft_http *server, const char *address, char *bound,
                                    size_t bound_cap, weft_why *why) WEFT_MUST_USE;
 /* Is it written as listen wants it?  Resolves nothing.  Errors: INVAL with why. */
-WEFT_API weft_err weft_http_address_check(const char *address, weft_why *why) WEFT_MUST_USE;
+WEFT_API weft_err weft_http_address_check(const char *address, weft_why *why)
+    WEFT_MUST_USE;
 /* Every address that a numeric or resolved host may bind: true only if all are loopback
  * (or it is a unix socket). */
 WEFT_API bool weft_http_is_loopback(const char *address);

@@ -73,6 +73,9 @@ typedef struct weft_why {
  * return weft_whyf(why, WEFT_E_PROTO, "%s: header says %zu bytes", path, n); */
 WEFT_API weft_err weft_whyf(weft_why *why, weft_err err, const char *fmt, ...)
     WEFT_PRINTF(3, 4);
+#ifdef __clang_analyzer__ /* which does not see that it returns err */
+#define weft_whyf(why, err, ...) ((void)weft_whyf(why, err, __VA_ARGS__), (err))
+#endif
 
 WEFT_END_DECLS
 
