@@ -32,8 +32,8 @@ typedef struct weftd_opts {
   const char *backend, *events, *control, *join, *engine, *weights_root, *run_dir,
       *engine_id;
   const char *join_token_file, *token_file, *tcp_allow, *log_level_name;
-  char *root_path;          /* weights_root without symlinks, owned */
-  char *token, *join_token; /* what the files say, owned, or NULL */
+  char *root_path;           /* weights_root without symlinks, owned */
+  char *token, *join_token;  /* what the files say, owned, or NULL */
   const char *cudart, *nccl; /* GPU libraries */
   uint64_t gpu;
   bool has_gpu, allow_ipc_pickle;
