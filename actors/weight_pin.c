@@ -57,7 +57,8 @@ static weft_err pin_default(weft_store *store, const weft_snapshot **out)
 }
 
 /* The default says what is newest here.  Older ones are found by their slot's number,
- * which plays the part of current: reap clears it before it reads refs. */
+ * which plays the part of current: reap closes refs that are 0, and clears it before it
+ * opens them again, so that nobody who came after the closing gets in. */
 static weft_err pin_exact(weft_store *store, uint64_t sequence, const weft_snapshot **out)
 {
   const weft_snapshot *live;
@@ -80,8 +81,9 @@ static weft_err pin_exact(weft_store *store, uint64_t sequence, const weft_snaps
       continue;
     }
     PIN_WINDOW(store);
-    atomic_fetch_add_explicit(&s->refs, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&s->sequence, memory_order_seq_cst) == sequence) {
+    const unsigned before = atomic_fetch_add_explicit(&s->refs, 1, memory_order_seq_cst);
+    if ((before & SLOT_CLOSED) == 0 &&
+        atomic_load_explicit(&s->sequence, memory_order_seq_cst) == sequence) {
       *out = &s->snap->pub;
       return WEFT_OK;
     }

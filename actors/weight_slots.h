@@ -20,6 +20,8 @@ enum {
   SLOT_HELD = 0xfe  /* readers are not served: UNAVAIL */
 };
 
+#define SLOT_CLOSED (1U << 31) /* in refs, for a moment: the snapshot is taken out */
+
 typedef enum slot_state {
   SLOT_FREE,
   SLOT_INSTALLED,

@@ -83,16 +83,14 @@ static void retire_locked(weft_store *store, unsigned index)
 /* Takes a retired slot's snapshot out if nobody has it.  NULL = somebody does. */
 static snap *take_locked(slot *s)
 {
+  unsigned nobody = 0;
   if (s->state != SLOT_RETIRED ||
-      atomic_load_explicit(&s->refs, memory_order_seq_cst) != 0) {
+      !atomic_compare_exchange_strong_explicit(
+          &s->refs, &nobody, SLOT_CLOSED, memory_order_seq_cst, memory_order_seq_cst)) {
     return NULL;
   }
-  const uint64_t sequence = atomic_load_explicit(&s->sequence, memory_order_relaxed);
   atomic_store_explicit(&s->sequence, 0, memory_order_seq_cst);
-  if (atomic_load_explicit(&s->refs, memory_order_seq_cst) != 0) {
-    atomic_store_explicit(&s->sequence, sequence, memory_order_seq_cst);
-    return NULL;
-  }
+  atomic_fetch_sub_explicit(&s->refs, SLOT_CLOSED, memory_order_seq_cst);
   snap *taken = s->snap;
   s->snap = NULL;
   s->state = SLOT_FREE;
@@ -183,7 +181,8 @@ weft_err wefti_store_install(weft_store *store, uint64_t epoch,
   return WEFT_OK;
 }
 
-static void publish_locked(weft_store *store, unsigned index, uint64_t sequence)
+static void publish_locked(weft_store *store, unsigned index, uint64_t sequence,
+                           bool held)
 {
   slot *s = &store->slots[index];
   const unsigned old = store->live;
@@ -191,8 +190,8 @@ static void publish_locked(weft_store *store, unsigned index, uint64_t sequence)
   s->state = SLOT_DEFAULT;
   atomic_store_explicit(&s->sequence, sequence, memory_order_seq_cst);
   store->live = index;
-  store->held = false;
-  point_locked(store, index);
+  store->held = held;
+  point_locked(store, held ? SLOT_HELD : index);
   store->newest = sequence;
   if (old != SLOT_NONE) {
     retire_locked(store, old);
@@ -208,7 +207,7 @@ weft_err wefti_store_publish(weft_store *store, uint64_t epoch, uint64_t sequenc
     if (index == SLOT_NONE) {
       err = WEFT_E_STATE;
     } else {
-      publish_locked(store, index, sequence);
+      publish_locked(store, index, sequence, false);
     }
   }
   unlock(store);
@@ -244,15 +243,10 @@ weft_err wefti_store_swap(weft_store *store, const wefti_entry *entries, size_t 
   } else {
     slot *old = &store->slots[store->live];
     const uint64_t sequence = atomic_load_explicit(&old->sequence, memory_order_relaxed);
-    const bool held = store->held;
     atomic_store_explicit(&old->sequence, 0,
                           memory_order_seq_cst); /* not by number either */
     fill_locked(store, index, s, 0);
-    publish_locked(store, index, sequence);
-    if (held) {
-      store->held = true;
-      point_locked(store, SLOT_HELD);
-    }
+    publish_locked(store, index, sequence, store->held);
   }
   unlock(store);
   if (err != WEFT_OK) {

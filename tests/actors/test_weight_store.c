@@ -1,5 +1,6 @@
 #include "weft_test.h"
 
+#include "weight_slots.h"
 #include "weight_store.h"
 
 #include <pthread.h>
@@ -365,6 +366,28 @@ static void swap_changes_bytes_under_the_same_sequence(void **state)
   end(f);
 }
 
+static void swap_leaves_a_held_store_held(void **state)
+{
+  (void)state;
+  fixture *f = begin(0, false);
+  const weft_snapshot *s;
+  wefti_entry other[1] = { tensor(f, "a", 99) };
+  const uint64_t digest[2] = { 9, 9 };
+  commit(f, 3);
+  wefti_store_hold(f->store, true);
+  const uint64_t word = atomic_load(&f->store->current);
+  assert_ok(wefti_store_swap(f->store, other, 1, digest));
+  wefti_cell_unref(other[0].cell);
+  assert_err(weft_store_pin(f->store, 0, &s), WEFT_E_UNAVAIL);
+  /* One step: there was no moment at which readers were served. */
+  assert_int_equal(atomic_load(&f->store->current) >> SLOT_BITS, (word >> SLOT_BITS) + 1);
+  wefti_store_hold(f->store, false);
+  assert_ok(weft_store_pin(f->store, 0, &s));
+  assert_int_equal(first_value(&s->tensors[0]), 99);
+  weft_store_unpin(f->store, s);
+  end(f);
+}
+
 static void zero_bytes_have_no_data(void **state)
 {
   (void)state;
@@ -511,6 +534,7 @@ int main(void)
     cmocka_unit_test(held_store_serves_nobody_until_a_publish),
     cmocka_unit_test(a_new_engine_finds_nothing),
     cmocka_unit_test(swap_changes_bytes_under_the_same_sequence),
+    cmocka_unit_test(swap_leaves_a_held_store_held),
     cmocka_unit_test(zero_bytes_have_no_data),
     cmocka_unit_test(readers_never_see_freed_or_mixed_bytes),
   };
