@@ -21,7 +21,9 @@ typedef struct slot {
   /* Of the request that is HELD, 0 = none.  Written before the push, read by the pipe
    * callback; a miss costs only the early end of a question. */
   atomic_int pipe;
-  atomic_bool gone; /* set by the pipe callback, taken by the owner; orders nothing */
+  /* A pipe of a request here that has closed, 0 = none.  Its number, since the slot may
+   * be another request's by the time it is written.  Orders nothing. */
+  atomic_int gone;
 } slot;
 
 struct wefti_rep {
@@ -69,7 +71,7 @@ static void on_aio(void *arg)
     s->msg = nng_aio_get_msg(s->aio);
     nng_aio_set_msg(s->aio, NULL);
     s->from = nng_msg_get_pipe(s->msg);
-    atomic_store_explicit(&s->gone, false, memory_order_relaxed);
+    atomic_store_explicit(&s->gone, 0, memory_order_relaxed);
     atomic_store_explicit(&s->pipe, nng_pipe_id(s->from), memory_order_relaxed);
   }
   s->state = HELD;
@@ -87,7 +89,7 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev ev, void *arg)
   bool any = false;
   for (unsigned i = 0; i < rep->count; i++) {
     if (atomic_load_explicit(&rep->slots[i].pipe, memory_order_relaxed) == id) {
-      atomic_store_explicit(&rep->slots[i].gone, true, memory_order_relaxed);
+      atomic_store_explicit(&rep->slots[i].gone, id, memory_order_relaxed);
       any = true;
     }
   }
@@ -119,10 +121,9 @@ static void rep_free(void *arg)
   free(rep);
 }
 
-weft_err wefti_rep_create(const wefti_rep_opts *opts, wefti_rep **out, weft_why *why)
+weft_err wefti_rep_create(const char *url, unsigned contexts, size_t recv_max,
+                          char *url_out, size_t url_cap, wefti_rep **out, weft_why *why)
 {
-  const char *url = opts->url;
-  const unsigned contexts = opts->contexts;
   if (contexts == 0 || contexts > WEFTI_REP_CONTEXTS_MAX) {
     return weft_whyf(why, WEFT_E_INVAL, "%s: %u contexts, want 1 to %d", url, contexts,
                      WEFTI_REP_CONTEXTS_MAX);
@@ -143,12 +144,11 @@ weft_err wefti_rep_create(const wefti_rep_opts *opts, wefti_rep **out, weft_why 
   }
   rep->count = contexts;
   rv = open_slots(rep);
-  weft_err err =
-      rv == 0 ? wefti_sock_limits(rep->sock, opts->recv_max) : wefti_nng_err(rv);
+  weft_err err = rv == 0 ? wefti_sock_limits(rep->sock, recv_max) : wefti_nng_err(rv);
   if (err != WEFT_OK) {
     (void)weft_whyf(why, err, "%s: cannot set up the socket", url);
   } else {
-    err = wefti_listen(rep->sock, url, opts->url_out, opts->url_cap, &rep->listener, why);
+    err = wefti_listen(rep->sock, url, url_out, url_cap, &rep->listener, why);
   }
   if (err != WEFT_OK) {
     wefti_rep_destroy(rep);
@@ -213,8 +213,9 @@ void wefti_rep_answer(wefti_rep *rep, unsigned slot_index, nng_msg *msg)
 
 bool wefti_rep_gone(wefti_rep *rep, unsigned slot_index)
 {
-  return atomic_exchange_explicit(&rep->slots[slot_index].gone, false,
-                                  memory_order_relaxed);
+  slot *s = &rep->slots[slot_index];
+  const int gone = atomic_exchange_explicit(&s->gone, 0, memory_order_relaxed);
+  return gone != 0 && gone == atomic_load_explicit(&s->pipe, memory_order_relaxed);
 }
 
 void wefti_rep_destroy(wefti_rep *rep)
