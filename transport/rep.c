@@ -121,9 +121,10 @@ static void rep_free(void *arg)
   free(rep);
 }
 
-weft_err wefti_rep_create(const char *url, unsigned contexts, size_t recv_max,
-                          char *url_out, size_t url_cap, wefti_rep **out, weft_why *why)
+weft_err wefti_rep_create(const wefti_rep_opts *opts, wefti_rep **out, weft_why *why)
 {
+  const char *url = opts->url;
+  const unsigned contexts = opts->contexts;
   if (contexts == 0 || contexts > WEFTI_REP_CONTEXTS_MAX) {
     return weft_whyf(why, WEFT_E_INVAL, "%s: %u contexts, want 1 to %d", url, contexts,
                      WEFTI_REP_CONTEXTS_MAX);
@@ -144,11 +145,12 @@ weft_err wefti_rep_create(const char *url, unsigned contexts, size_t recv_max,
   }
   rep->count = contexts;
   rv = open_slots(rep);
-  weft_err err = rv == 0 ? wefti_sock_limits(rep->sock, recv_max) : wefti_nng_err(rv);
+  weft_err err =
+      rv == 0 ? wefti_sock_limits(rep->sock, opts->recv_max) : wefti_nng_err(rv);
   if (err != WEFT_OK) {
     (void)weft_whyf(why, err, "%s: cannot set up the socket", url);
   } else {
-    err = wefti_listen(rep->sock, url, url_out, url_cap, &rep->listener, why);
+    err = wefti_listen(rep->sock, url, opts->url_out, opts->url_cap, &rep->listener, why);
   }
   if (err != WEFT_OK) {
     wefti_rep_destroy(rep);
