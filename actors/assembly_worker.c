@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "announce.h"
 #include "assembly.h"
+#include "device.h"
 #include "weft/device_table.h"
 #include "weft/serve.h"
 
@@ -119,6 +120,9 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                      .gpu = o->gpu,
                                      .allow_ipc_pickle = o->allow_ipc_pickle };
   err = wefti_device_create(&device, &w->device, why);
+  if (err == WEFT_OK) {
+    wefti_device_owns_process(w->device);
+  }
   if (err == WEFT_OK && o->log && wefti_device_about(w->device)[0] != '\0') {
     o->log(o->log_arg, WEFT_LOG_INFO, "worker", wefti_device_about(w->device));
   }

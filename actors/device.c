@@ -8,6 +8,9 @@
 
 #include <inttypes.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 typedef struct device_actor {
   wefti_device *device;
@@ -66,6 +69,18 @@ static void tidy(wefti_device *device)
   wefti_store_reap(device->store);
   wefti_store_state_get(device->store, &st);
   weft_memory_trim(device->memory, st.bytes); /* room for one full update stays */
+}
+
+/* Tables of an update of many tensors come to several times what stays of them. */
+static void trim_heap(const wefti_device *device)
+{
+#ifdef __GLIBC__
+  if (device->own_process) {
+    (void)malloc_trim(0);
+  }
+#else
+  (void)device;
+#endif
 }
 
 static void abandon(device_actor *self, uint64_t epoch)
@@ -139,6 +154,9 @@ static weft_err run_job(device_actor *self, const weft_device_run *m,
     return wefti_device_reset(device, &out->json, why);
   case WEFT_DEVICE_REAP:
     tidy(device);
+    if (self->session.epoch == 0) { /* between updates */
+      trim_heap(device);
+    }
     return WEFT_OK;
   }
   return weft_whyf(why, WEFT_E_UNSUPPORTED, "no such job: %" PRIu32, m->job);
@@ -209,3 +227,8 @@ const weft_actor_class wefti_device_class = { .name = "device",
                                               .init = device_init,
                                               .fini = device_fini,
                                               .on = device_on };
+
+void wefti_device_owns_process(wefti_device *device)
+{
+  device->own_process = true;
+}

@@ -21,6 +21,7 @@ struct wefti_device {
   void *backend; /* transfer's state */
   uint32_t tp, pp;
   uint32_t pid;
+  bool own_process;
   char about[320]; /* what it runs on; "" = host memory.  Constant */
   /* Worker to device: leave off what runs.  Relaxed: it carries no data, the job's end
    * comes as a message. */
@@ -39,6 +40,11 @@ static inline bool wefti_device_cancelled(wefti_device *device)
 {
   return atomic_load_explicit(&device->cancel, memory_order_relaxed);
 }
+
+/* The process is this worker's alone: what an update leaves free goes back to the system
+ * when there is time (malloc_trim; a host's heap is not ours to touch).  Before the
+ * actors run. */
+void wefti_device_owns_process(wefti_device *device);
 
 /* ---- the session as the device thread sees it (device_session.c).  One thread. */
 

@@ -124,8 +124,43 @@ static weft_err table_size(const weft_snapshot *s, size_t *shapes_at, size_t *na
   return err;
 }
 
-static void put_tensor(uint8_t *table, size_t i, const weft_tensor *t,
-                       const weft_extent *extent, size_t *shape_at, size_t *name_at)
+/* The table goes out in pieces: whole it would be larger than what it describes. */
+typedef struct table_writer {
+  int fd;
+  bool failed;
+  size_t len;
+  uint8_t piece[1 << 14];
+} table_writer;
+
+static void put_flush(table_writer *w)
+{
+  size_t at = 0;
+  while (!w->failed && at < w->len) {
+    const ssize_t n = write(w->fd, w->piece + at, w->len - at);
+    w->failed = n < 0 && errno != EINTR;
+    at += n > 0 ? (size_t)n : 0;
+  }
+  w->len = 0;
+}
+
+static void put(table_writer *w, const void *data, size_t len)
+{
+  const uint8_t *from = data;
+  while (len > 0) {
+    const size_t room = sizeof w->piece - w->len;
+    const size_t n = len < room ? len : room;
+    memcpy(w->piece + w->len, from, n);
+    w->len += n;
+    from += n;
+    len -= n;
+    if (w->len == sizeof w->piece) {
+      put_flush(w);
+    }
+  }
+}
+
+static void put_record(table_writer *w, const weft_tensor *t, const weft_extent *extent,
+                       size_t *shape_at, size_t *name_at)
 {
   wefti_export_record r = { .bytes = t->bytes,
                             .name_at = *name_at,
@@ -138,28 +173,34 @@ static void put_tensor(uint8_t *table, size_t i, const weft_tensor *t,
   }
   strncpy(r.dtype, t->dtype, sizeof r.dtype - 1);
   memcpy(r.digest, t->digest, sizeof r.digest);
-  memcpy(table + i * sizeof r, &r, sizeof r);
-  if (t->ndim > 0) {
-    memcpy(table + *shape_at, t->shape, t->ndim * sizeof(int64_t));
-  }
-  memcpy(table + *name_at, t->name, (size_t)r.name_len + 1);
+  put(w, &r, sizeof r);
   *shape_at += t->ndim * sizeof(int64_t);
   *name_at += (size_t)r.name_len + 1;
 }
 
-static int write_table(const uint8_t *table, size_t len)
+/* Records, shapes, names; a descriptor or -1. */
+static int write_table(const weft_snapshot *s, size_t shape_at, size_t name_at)
 {
-  const int fd = memfd_create("weft-table", MFD_CLOEXEC);
-  size_t at = 0;
-  while (fd >= 0 && at < len) {
-    const ssize_t n = write(fd, table + at, len - at);
-    if (n < 0 && errno != EINTR) {
-      (void)close(fd);
-      return -1;
-    }
-    at += n > 0 ? (size_t)n : 0;
+  table_writer w = { .fd = memfd_create("weft-table", MFD_CLOEXEC) };
+  if (w.fd < 0) {
+    return -1;
   }
-  return fd;
+  for (size_t i = 0; i < s->tensor_count; i++) {
+    put_record(&w, &s->tensors[i], wefti_cell_extent(wefti_snapshot_cell(s, i)),
+               &shape_at, &name_at);
+  }
+  for (size_t i = 0; i < s->tensor_count; i++) {
+    put(&w, s->tensors[i].shape, s->tensors[i].ndim * sizeof(int64_t));
+  }
+  for (size_t i = 0; i < s->tensor_count; i++) {
+    put(&w, s->tensors[i].name, strlen(s->tensors[i].name) + 1);
+  }
+  put_flush(&w);
+  if (w.failed) {
+    (void)close(w.fd);
+    return -1;
+  }
+  return w.fd;
 }
 
 static weft_err describe(held *h, weft_memory *memory, const weft_snapshot *s)
@@ -171,26 +212,21 @@ static weft_err describe(held *h, weft_memory *memory, const weft_snapshot *s)
   if (err != WEFT_OK) {
     return err;
   }
-  uint8_t *table = calloc(1, total + 1);
   h->cells = calloc(s->tensor_count + 1, sizeof(wefti_cell *));
-  if (!table || !h->cells) {
-    free(table);
+  if (!h->cells) {
     return WEFT_E_NOMEM;
   }
   for (size_t i = 0; i < s->tensor_count && err == WEFT_OK; i++) {
     wefti_cell *cell = wefti_snapshot_cell(s, i);
-    const weft_extent *extent = wefti_cell_extent(cell);
     h->cells[h->count++] = wefti_cell_ref(cell);
     if (s->tensors[i].bytes > 0) {
-      err = add_slab(h, memory, extent->slab);
+      err = add_slab(h, memory, wefti_cell_extent(cell)->slab);
     }
-    put_tensor(table, i, &s->tensors[i], extent, &shape_at, &name_at);
   }
   if (err == WEFT_OK) {
-    h->table = write_table(table, total);
+    h->table = write_table(s, shape_at, name_at);
     err = h->table >= 0 ? WEFT_OK : WEFT_E_SYS;
   }
-  free(table);
   h->msg = (wefti_export_msg){ .magic = WEFTI_EXPORT_MAGIC,
                                .version = WEFTI_EXPORT_VERSION,
                                .kind = WEFTI_EXPORT_INSTALL,

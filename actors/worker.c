@@ -341,6 +341,7 @@ static void on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask)
     w->ended = w->epoch;
     w->epoch = 0;
     w->phase = WEFT_WORKER_IDLE;
+    w->untidy = true;
     worker_said_clear(w);
     worker_ok(ctx, ask);
   }

@@ -13,6 +13,11 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+enum { HEAP_PIECE_MAX = 128 << 10 /* bytes; larger ones are mapped by themselves */ };
 
 /* A thin program over the library: options in, one line out, the library does the rest.
  */
@@ -179,6 +184,16 @@ static int run_engine(const weftd_opts *o)
   return WEFTD_DONE;
 }
 
+/* A megabyte of update_info comes and goes with each call.  glibc would keep the largest
+ * that it has ever seen; a fixed threshold gives such pieces back at once.  (Workers make
+ * many of them in a row and give back between updates.) */
+static void bound_heap(void)
+{
+#ifdef __GLIBC__
+  (void)mallopt(M_MMAP_THRESHOLD, HEAP_PIECE_MAX);
+#endif
+}
+
 static int run_worker(const weftd_opts *o)
 {
   const weft_worker_opts opts = {
@@ -258,6 +273,9 @@ static int run(const weftd_opts *o)
   raise_nofile();
   (void)signal(SIGPIPE, SIG_IGN);
   (void)signal(SIGXFSZ, SIG_IGN); /* a write that is over the limit fails, that is all */
+  if (o->mode != WEFTD_WORKER) {
+    bound_heap();
+  }
   return o->mode == WEFTD_WORKER     ? run_worker(o)
          : o->mode == WEFTD_ACCEPTOR ? run_acceptor(o)
                                      : run_engine(o);

@@ -217,6 +217,16 @@ static void free_tree(node *n)
   }
 }
 
+void wefti_extent_trim(wefti_extent_map *m)
+{
+  while (m->nodes > m->pieces + m->slabs && m->spare != NULL) {
+    node *n = m->spare;
+    m->spare = n->left;
+    free(n);
+    m->nodes--;
+  }
+}
+
 void wefti_extent_fini(wefti_extent_map *m)
 {
   free_tree(m->root);

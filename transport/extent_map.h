@@ -37,6 +37,8 @@ void wefti_extent_return(wefti_extent_map *m, uint32_t slab, uint64_t offset,
 /* The free piece that begins at or behind (slab, offset); NULL = none. */
 const wefti_free_node *wefti_extent_next(const wefti_extent_map *m, uint32_t slab,
                                          uint64_t offset);
+/* Frees the nodes that no free piece can come to need before the next take. */
+void wefti_extent_trim(wefti_extent_map *m);
 void wefti_extent_fini(wefti_extent_map *m);
 
 #endif /* WEFT_TRANSPORT_EXTENT_MAP_H */

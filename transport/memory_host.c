@@ -417,6 +417,9 @@ static void host_trim(weft_memory *m, uint64_t keep)
 {
   host_memory *h = host(m);
   drop_free_slabs(h, keep);
+  lock(h);
+  wefti_extent_trim(&h->map);
+  unlock(h);
   /* Some slack, or granules at the edges would come and go with every update. */
   const uint64_t slack = keep == 0 ? 0 : keep / 8 + 4 * MIB;
   for (size_t i = h->slab_count; i-- > 0;) {

@@ -643,9 +643,14 @@ static void left_snapshots_go_with_the_next_heartbeat(void **state)
   assert_ok(weft_store_pin(w->device->store, 0, &held));
   commit(w, 2, 2);
   assert_int_equal(beat(w)->readers, 1);
-  assert_int_not_equal(w->jobs[w->job_count - 1], WEFT_DEVICE_REAP);
+  assert_int_equal(w->jobs[w->job_count - 1],
+                   WEFT_DEVICE_REAP); /* after an update, once */
+  const size_t before = w->job_count;
+  assert_int_equal(beat(w)->readers, 1);
+  assert_int_equal(w->job_count, before);
   weft_store_unpin(w->device->store, held);
   beat(w);
+  assert_int_equal(w->job_count, before + 1);
   assert_int_equal(w->jobs[w->job_count - 1], WEFT_DEVICE_REAP);
   world_end(w);
 }

@@ -47,6 +47,10 @@ static void agrees_with_a_simple_model(void **state)
     }
     for (int step = 0; step < 2000; step++) {
       const unsigned i = next_random(&rnd) % PIECES;
+      if (step % 11 == 0) {
+        wefti_extent_trim(&m);
+        assert_int_equal(m.nodes, m.pieces + m.slabs);
+      }
       if (held[i].n > 0) {
         wefti_extent_return(&m, held[i].slab, held[i].at, held[i].n);
         memset(&used[held[i].slab - 1][held[i].at], 0, held[i].n);
