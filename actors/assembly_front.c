@@ -5,13 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADDRESS_MAX = 256 };
+enum { ADDRESS_MAX = 256, OWED_MS = 50 };
+
+/* Ends of connections that the acceptor had no room to hear of: what such a caller began
+ * would block the next one.  Loop 0. */
+typedef struct owed_ends {
+  weft_alarm *alarm;
+  uint64_t *peers; /* [count] */
+  size_t count, cap;
+} owed_ends;
 
 struct wefti_front {
   weft_runtime *rt;
   weft_http *server;
   weft_actor_id acceptor;
   wefti_streams *streams; /* NULL: refused */
+  owed_ends owed;
   char texts[WEFTI_HTTP_MAX][ADDRESS_MAX];
   const char *addresses[WEFTI_HTTP_MAX];
   size_t count;
@@ -65,16 +74,57 @@ static void on_request(void *arg, const weft_http_request *req)
   }
 }
 
+static bool tell_gone(const wefti_front *front, uint64_t peer)
+{
+  const weft_http_gone gone = {
+    .h = { .type = WEFT_MSG_HTTP_GONE, .flags = WEFT_MSG_F_RESERVED }, .peer = peer
+  };
+  const weft_err err = wefti_post(front->rt, front->acceptor, &gone.h);
+  return err != WEFT_E_FULL && err != WEFT_E_NOMEM; /* nobody is left, else */
+}
+
+/* What finds no memory here is lost: the session's lease ends it then. */
+static void owe(owed_ends *owed, uint64_t peer)
+{
+  if (owed->count == owed->cap) {
+    const size_t cap = owed->cap > 0 ? owed->cap * 2 : 64;
+    uint64_t *grown = realloc(owed->peers, cap * sizeof *grown);
+    if (!grown) {
+      return;
+    }
+    owed->peers = grown;
+    owed->cap = cap;
+  }
+  owed->peers[owed->count++] = peer;
+  if (owed->count == 1) {
+    weft_alarm_start(owed->alarm, OWED_MS);
+  }
+}
+
+static void pay_owed(void *arg)
+{
+  wefti_front *front = arg;
+  owed_ends *owed = &front->owed;
+  size_t paid = 0;
+  while (paid < owed->count && tell_gone(front, owed->peers[paid])) {
+    paid++;
+  }
+  owed->count -= paid;
+  if (owed->count > 0) {
+    memmove(owed->peers, owed->peers + paid, owed->count * sizeof *owed->peers);
+    weft_alarm_start(owed->alarm, OWED_MS);
+  }
+}
+
 static void on_gone(void *arg, uint64_t peer)
 {
-  const wefti_front *front = arg;
+  wefti_front *front = arg;
   if (front->streams) {
     wefti_streams_gone(front->streams, peer);
   }
-  weft_http_gone gone = { .h = { .type = WEFT_MSG_HTTP_GONE,
-                                 .flags = WEFT_MSG_F_RESERVED } };
-  gone.peer = peer;
-  (void)wefti_post(front->rt, front->acceptor, &gone.h);
+  if (front->owed.count > 0 || !tell_gone(front, peer)) {
+    owe(&front->owed, peer);
+  }
 }
 
 static weft_err check_access(const wefti_front_opts *opts, weft_why *why)
@@ -153,7 +203,9 @@ weft_err wefti_front_create(weft_runtime *rt, const wefti_front_opts *opts,
     return weft_whyf(why, WEFT_E_NOMEM, "HTTP front: out of memory");
   }
   front->rt = rt;
-  err = start_server(front, opts, why);
+  err = weft_alarm_create(weft_runtime_loop(rt, 0), pay_owed, front, &front->owed.alarm);
+  err = err == WEFT_OK ? start_server(front, opts, why)
+                       : weft_whyf(why, err, "HTTP front: %s", weft_strerror(err));
   if (err == WEFT_OK && opts->publisher) {
     err = wefti_streams_create(rt, front->server, opts->publisher, &front->streams);
   }
@@ -202,5 +254,7 @@ void wefti_front_destroy(wefti_front *front)
   }
   wefti_streams_destroy(front->streams);
   weft_http_destroy(front->server);
+  weft_alarm_destroy(front->owed.alarm);
+  free(front->owed.peers);
   free(front);
 }
