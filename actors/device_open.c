@@ -123,7 +123,8 @@ static weft_err device_fill(wefti_device *device, const wefti_device_opts *opts,
 
 static const weft_transfer_ops *backend_named(const char *name)
 {
-  const weft_transfer_ops *const all[] = { weft_transfer_host(), weft_transfer_nccl() };
+  const weft_transfer_ops *const all[] = { weft_transfer_host(), weft_transfer_nccl(),
+                                           weft_transfer_ipc() };
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     if (strcmp(name ? name : "host", all[i]->name) == 0) {
       return all[i];
@@ -141,7 +142,8 @@ weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
   const weft_transfer_ops *transfer = backend_named(opts->backend);
   if (!transfer) {
     return weft_whyf(why, WEFT_E_UNSUPPORTED,
-                     "backend '%s' is not known; there are: host, nccl", opts->backend);
+                     "backend '%s' is not known; there are: host, nccl, ipc",
+                     opts->backend);
   }
   wefti_device *device = calloc(1, sizeof *device);
   if (!device) {

@@ -84,10 +84,12 @@ static const char engine_help[] =
     "  --dp-index I           which replica this is [0]\n"
     "  --dev                  serve the routes that change things (or "
     "VLLM_SERVER_DEV_MODE=1)\n"
-    "  --backend NAME         how bytes arrive: host, nccl [host]\n"
+    "  --backend NAME         how bytes arrive: host, nccl, ipc [host]\n"
     "  --cudart PATH          libcudart, of the GPU backends [the system's]\n"
     "  --nccl PATH            the libnccl that the trainer loads [VLLM_NCCL_SO_PATH, or\n"
     "                         the system's]\n"
+    "  --allow-ipc-pickle     let ipc read the handles that trainers pickle (never\n"
+    "                         evaluated), or VLLM_ALLOW_INSECURE_SERIALIZATION=1\n"
     "  --weights-root DIR     only files below DIR may be loaded; needed beyond "
     "loopback\n"
     "  --tcp-allow LIST       hosts that a tcp source may name, beside loopback\n"
@@ -336,6 +338,16 @@ static unsigned read_dev(weftd_opts *o)
   return 0;
 }
 
+/* vLLM's name for the same consent. */
+static void read_pickle(weftd_opts *o)
+{
+  const char *text = env_of("VLLM_ALLOW_INSECURE_SERIALIZATION");
+  uint64_t n;
+  if (text && read_number(text, &n) && n != 0) {
+    o->allow_ipc_pickle = true;
+  }
+}
+
 static unsigned read_rank(weftd_opts *o)
 {
   static const char *const names[][2] = { { "RANK", "WORLD_SIZE" },
@@ -467,14 +479,17 @@ unsigned weftd_opts_read(weftd_opts *o, int argc, char **argv)
   }
   bad += read_level(o);
   bad += read_dev(o);
+  read_pickle(o);
   bad += read_token("--token-file", o->token_file, &o->token);
   bad += read_token("--join-token-file", o->join_token_file, &o->join_token);
   bad += read_root(o);
   bad += check_sizes(o);
   bad += check_mode(o);
   bad += check_join(o);
-  if (o->backend && strcmp(o->backend, "host") != 0 && strcmp(o->backend, "nccl") != 0) {
-    bad += mistake("--backend %s: not in this build; there are: host, nccl", o->backend);
+  if (o->backend && strcmp(o->backend, "host") != 0 && strcmp(o->backend, "nccl") != 0 &&
+      strcmp(o->backend, "ipc") != 0) {
+    bad += mistake("--backend %s: not in this build; there are: host, nccl, ipc",
+                   o->backend);
   }
   return bad;
 }

@@ -132,6 +132,13 @@ enum { WEFT_HOST_LINE_MAX = 4096 };
  * makes no progress calls: whoever watches them replaces the process. */
 WEFT_API const weft_transfer_ops *weft_transfer_nccl(void);
 
+/* ipc: the trainer is on the same GPU and names its tensors by CUDA IPC handles.
+ * init_info {"packed":bool} (not needed: handles say what they are); update_info is that
+ * of vLLM's ipc backend with ipc_handles_pickled, read without evaluating anything and
+ * only with opts.allow_ipc_pickle (DENIED).  When receive returns, every byte has been
+ * copied and the trainer's reference counters are counted down, once for each export. */
+WEFT_API const weft_transfer_ops *weft_transfer_ipc(void);
+
 WEFT_END_DECLS
 
 #endif /* WEFT_TRANSFER_H */
