@@ -9,6 +9,16 @@
 
 enum { CONNECT_MS = 10000 }; /* until one that was never dialled back loses its rank */
 
+/* The rank is free for whoever comes next. */
+static void forget_link(wefti_members *m, weft_actor_id link)
+{
+  for (uint32_t r = 0; r < m->world_size; r++) {
+    if (m->joined[r].link == link) {
+      m->joined[r] = (wefti_joined){ .incarnation = 0 };
+    }
+  }
+}
+
 /* The watcher: hears of the ends of links, so that a rank is free for the next. */
 static weft_err watcher_init(weft_ctx *ctx, void *state, const void *args)
 {
@@ -22,13 +32,12 @@ static weft_err watcher_on(weft_ctx *ctx, void *state, const weft_msg *msg)
   wefti_members *m = *(wefti_members **)state;
   switch (msg->type) {
   case WEFT_MSG_MEMBER_UP:
-    return weft_monitor(ctx, ((const weft_member_up *)msg)->actor);
-  case WEFT_MSG_DOWN:
-    for (uint32_t r = 0; r < m->world_size; r++) {
-      if (m->joined[r].link == ((const weft_down_msg *)msg)->who) {
-        m->joined[r] = (wefti_joined){ .incarnation = 0 };
-      }
+    if (weft_monitor(ctx, ((const weft_member_up *)msg)->actor) != WEFT_OK) {
+      forget_link(m, ((const weft_member_up *)msg)->actor); /* the end may go unheard */
     }
+    return WEFT_OK;
+  case WEFT_MSG_DOWN:
+    forget_link(m, ((const weft_down_msg *)msg)->who);
     return WEFT_OK;
   case WEFT_MSG_STOP:
     weft_stop(ctx, WEFT_OK);
@@ -51,11 +60,12 @@ static weft_err on_join(void *arg, const weft_join_hello *hello, weft_why *why)
                      hello->rank, hello->world_size, m->world_size);
   }
   wefti_joined *joined = &m->joined[hello->rank];
-  if (joined->incarnation == hello->incarnation) {
-    return WEFT_OK; /* the same one again: its answer was lost */
-  }
   const uint64_t now_ms = weft_loop_now_ms(weft_runtime_loop(m->rt, 0));
+  /* Never dialled back: the supervisor could not take it in then. */
   const bool lost = joined->link == 0 && now_ms - joined->since_ms > CONNECT_MS;
+  if (joined->incarnation == hello->incarnation && !lost) {
+    return WEFT_OK; /* the same one again: its answer was lost, or it looks for us */
+  }
   if (joined->incarnation != 0 && !lost) {
     return weft_whyf(why, WEFT_E_EXISTS,
                      "rank %" PRIu32 " is taken by a living worker at %s", hello->rank,
@@ -101,8 +111,12 @@ void wefti_joins_connected(wefti_members *m, const char *url, weft_actor_id link
   for (uint32_t r = 0; m->joined && r < m->world_size; r++) {
     if (m->joined[r].incarnation != 0 && strcmp(m->joined[r].url, url) == 0) {
       m->joined[r].link = link;
-      const weft_member_up up = { .h = { .type = WEFT_MSG_MEMBER_UP }, .actor = link };
-      (void)wefti_post(m->rt, m->watcher, &up.h);
+      const weft_member_up up = {
+        .h = { .type = WEFT_MSG_MEMBER_UP, .flags = WEFT_MSG_F_RESERVED }, .actor = link
+      };
+      if (wefti_post(m->rt, m->watcher, &up.h) != WEFT_OK) {
+        forget_link(m, link); /* its end would go unheard */
+      }
     }
   }
 }
