@@ -15,7 +15,7 @@
 
 /* The parent's end: maps, reads the table for the first reader, hands out pins. */
 
-enum { SLABS_WAITING_MAX = 65536 };
+enum { SLABS_WAITING_MAX = 65536, RETIRED = 1, READER = 2 };
 static const uint64_t table_max = UINT64_C(1) << 30; /* bytes */
 
 typedef struct mapping { /* of one slab of one worker life */
@@ -39,14 +39,15 @@ typedef struct import {
   atomic_bool open;
   mapping **mappings; /* [mapping_count], a reference each */
   size_t mapping_count;
-  unsigned readers;
-  bool retired; /* goes with its last reader */
+  /* READER for each, and RETIRED: it goes with its last reader.  Added to under lock,
+   * readers leave without: acq_rel, so that who frees it has seen them end. */
+  atomic_uint use;
 } import;
 
 struct seat {
   wefti_imports *all;
   uint32_t rank;
-  pthread_mutex_t lock;    /* over imports, their readers and retired */
+  pthread_mutex_t lock;    /* over imports and who comes to read them */
   pthread_mutex_t opening; /* over table, tensors and table_fd of those that are pinned */
   import *imports;         /* newest first */
   mapping *mappings;       /* loop 0's, as is what follows */
@@ -61,6 +62,11 @@ struct wefti_imports {
   uint64_t visible; /* weights_sequence that was said last */
   seat *seats;
 };
+
+static bool is_retired(const import *im)
+{
+  return (atomic_load_explicit(&im->use, memory_order_relaxed) & RETIRED) != 0;
+}
 
 /* ---- slabs */
 
@@ -171,7 +177,7 @@ static void sweep(void *arg)
   (void)pthread_mutex_lock(&s->lock);
   for (import **at = &s->imports; *at;) {
     import *im = *at;
-    if (im->retired && im->readers == 0) {
+    if (atomic_load_explicit(&im->use, memory_order_acquire) == RETIRED) {
       *at = im->next;
       im->next = ended;
       ended = im;
@@ -328,7 +334,7 @@ static void retire(seat *s, uint64_t incarnation, uint64_t epoch)
   (void)pthread_mutex_lock(&s->lock);
   for (import *im = s->imports; im; im = im->next) {
     if (im->incarnation == incarnation && (epoch == 0 || im->epoch == epoch)) {
-      im->retired = true;
+      atomic_fetch_or_explicit(&im->use, RETIRED, memory_order_relaxed);
     }
   }
   (void)pthread_mutex_unlock(&s->lock);
@@ -379,7 +385,7 @@ void wefti_imports_gone(wefti_imports *all, uint32_t rank, uint64_t incarnation)
 /* The lock is held. */
 static bool is_candidate(const import *im)
 {
-  return im && im->snapshot.weights_sequence == 0 && !im->retired;
+  return im && im->snapshot.weights_sequence == 0 && !is_retired(im);
 }
 
 static bool has_digest(const import *im, const uint64_t digest[2])
@@ -426,7 +432,9 @@ void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence)
     (void)pthread_mutex_lock(&s->lock);
     for (import *im = s->imports; im; im = im->next) {
       const uint64_t own = im->snapshot.weights_sequence;
-      im->retired = im->retired || (own != 0 && own < weights_sequence);
+      if (own != 0 && own < weights_sequence) {
+        atomic_fetch_or_explicit(&im->use, RETIRED, memory_order_relaxed);
+      }
     }
     (void)pthread_mutex_unlock(&s->lock);
     sweep(s);
@@ -437,12 +445,13 @@ void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence)
 
 static void leave(import *im, bool retire)
 {
-  seat *s = im->seat;
-  (void)pthread_mutex_lock(&s->lock);
-  im->retired = im->retired || retire;
-  const bool last = --im->readers == 0 && im->retired;
-  (void)pthread_mutex_unlock(&s->lock);
-  if (last && weft_loop_call(weft_runtime_loop(s->all->rt, 0), sweep, s) != WEFT_OK) {
+  seat *s = im->seat; /* it may be freed as soon as we have left */
+  if (retire) {
+    atomic_fetch_or_explicit(&im->use, RETIRED, memory_order_relaxed);
+  }
+  const unsigned was = atomic_fetch_sub_explicit(&im->use, READER, memory_order_acq_rel);
+  if (was == (READER | RETIRED) &&
+      weft_loop_call(weft_runtime_loop(s->all->rt, 0), sweep, s) != WEFT_OK) {
     return; /* the loop has ended: destroy frees it */
   }
 }
@@ -454,8 +463,8 @@ weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_s
   import *found = NULL;
   (void)pthread_mutex_lock(&s->lock);
   for (import *im = s->imports; im; im = im->next) {
-    if (im->snapshot.weights_sequence == weights_sequence && !im->retired) {
-      im->readers++;
+    if (im->snapshot.weights_sequence == weights_sequence && !is_retired(im)) {
+      atomic_fetch_add_explicit(&im->use, READER, memory_order_relaxed);
       found = im;
       break;
     }

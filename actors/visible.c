@@ -1,6 +1,9 @@
 #include "visible.h"
 
+#include <assert.h>
 #include <string.h>
+
+static_assert(WEFT_VERSION_MAX % sizeof(uint64_t) == 0, "a version's words fill it");
 
 static void slot_write(wefti_visible_slot *slot, const wefti_visible *visible)
 {
@@ -42,8 +45,7 @@ static bool slot_read(wefti_visible_slot *slot, wefti_visible_at *out, char *ver
   }
   for (size_t i = 0; i * 8 < len; i++) {
     const uint64_t word = atomic_load_explicit(&slot->version[i], memory_order_acquire);
-    const size_t left = len - i * 8;
-    memcpy(version + i * 8, &word, left < 8 ? left : 8);
+    memcpy(version + i * 8, &word, sizeof word); /* whole words: there is room */
   }
   version[len] = '\0';
   return atomic_load_explicit(&slot->turn, memory_order_relaxed) == turn;
