@@ -134,7 +134,7 @@ void weft_json_cursor_skip(weft_json_cursor *c)
   size_t depth = 0;
   bool escaped;
   do {
-    const char ch = c->at < c->end ? *c->at : ']';
+    const char ch = (char)(c->at < c->end ? *c->at : ']');
     if (ch == '"') {
       c->at = closing_quote(c->at, c->end, &escaped);
     }

@@ -491,10 +491,11 @@ static void shared_dicts_do_not_multiply_the_work(void **state)
   enum { TIMES = 27000 };
   pk p = { .len = 0 };
   ADD(&p, "\x80\x04](}\x94(");
-  for (char key = '0'; key < '0' + 40; key++) {
+  for (int n = 0; n < 40; n++) {
+    const char key = (char)('0' + n);
     ADD(&p, "X\1\0\0\0");
     add(&p, &key, 1);
-    if (key == '0') {
+    if (n == 0) {
       ADD(&p, "(");
       for (unsigned i = 0; i < 15; i++) {
         add(&p, good_args[i].text, good_args[i].len);
@@ -510,16 +511,18 @@ static void shared_dicts_do_not_multiply_the_work(void **state)
   memcpy(bomb, p.at, p.len);
   size_t len = p.len;
   for (size_t i = 0; i < TIMES; i++) {
-    memcpy(bomb + len, "h", 2);
-    len += 2;
+    bomb[len++] = 'h';
+    bomb[len++] = '\0';
   }
-  memcpy(bomb + len, "e.", 2);
+  bomb[len] = 'e';
+  bomb[len + 1] = '.';
   weft_ipc_handles h = { 0 };
   weft_why why = { 0 };
   assert_err(weft_ipc_handles_read(bomb, len + 2, "0", &h, &why), WEFT_E_LIMIT);
   assert_non_null(strstr(why.text, "entries"));
   len = p.len + 200;
-  memcpy(bomb + len, "e.", 2);
+  bomb[len] = 'e';
+  bomb[len + 1] = '.';
   assert_ok(weft_ipc_handles_read(bomb, len + 2, "0", &h, &why));
   assert_int_equal(h.count, 101);
   weft_ipc_handles_free(&h);

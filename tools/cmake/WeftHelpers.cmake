@@ -62,8 +62,12 @@ function(weft_test component module)
   target_link_libraries(${exe} PRIVATE weft_${component} weft_build_flags
     PkgConfig::CMOCKA ${ARGN})
   add_test(NAME ${component}.${module} COMMAND ${exe})
+  set(timeout 30)
+  if(WEFT_SANITIZE)
+    set(timeout 120) # patience only: nothing is measured
+  endif()
   set_tests_properties(${component}.${module} PROPERTIES
-    LABELS "unit;${component}" TIMEOUT 30
+    LABELS "unit;${component}" TIMEOUT ${timeout}
     FAIL_REGULAR_EXPRESSION "runtime error:;ERROR: AddressSanitizer;WARNING: ThreadSanitizer")
 endfunction()
 
