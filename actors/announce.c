@@ -46,20 +46,25 @@ static bool wait_ms(wefti_announce *a, uint64_t ms)
 static void *announce_main(void *arg)
 {
   wefti_announce *a = arg;
-  const wefti_announce_opts *o = &a->opts;
+  wefti_announce_opts *o = &a->opts;
   uint64_t heard_ms = clock_ms();
+  uint64_t let_in_ms = 0; /* since when without a break, 0 = not */
   uint64_t pause_ms = 0;
   while (wait_ms(a, pause_ms)) {
     weft_why why = { .err = WEFT_OK, .text = "" };
     const weft_err err = weft_join_announce(o->url, o->token, &o->hello, SLICE_MS, &why);
     if (err == WEFT_OK) {
       heard_ms = clock_ms();
-      pause_ms = AGAIN_MS;
+      let_in_ms = let_in_ms ? let_in_ms : heard_ms;
+      const bool moved =
+          o->on_let_in && o->on_let_in(o->arg, heard_ms - let_in_ms, &o->hello);
+      pause_ms = moved ? 0 : AGAIN_MS;
     } else if (err != WEFT_E_TIMEOUT || clock_ms() - heard_ms > o->patience_ms) {
       a->failure = why;
       o->on_failed(o->arg);
       break;
     } else {
+      let_in_ms = 0;
       pause_ms = 0;
     }
   }

@@ -7,6 +7,7 @@
 #include "weft/err.h"
 #include "weft/join.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct wefti_announce wefti_announce;
@@ -16,6 +17,10 @@ typedef struct wefti_announce_opts {
   uint64_t patience_ms; /* without an engine */
   /* On the announcing thread, once: it is no use any more. */
   void (*on_failed)(void *arg);
+  /* On the announcing thread, each time that it was let in, for_ms after the first time
+   * of those in a row.  May write another address into *hello; true: say so at once.  May
+   * be NULL. */
+  bool (*on_let_in)(void *arg, uint64_t for_ms, weft_join_hello *hello);
   void *arg;
 } wefti_announce_opts;
 

@@ -16,6 +16,12 @@
 
 /* A worker process: worker actor and port on loop 0, device actor on loop 1. */
 
+/* A joined worker that was let in, and for so long was asked nothing: the engine does not
+ * get through to its port. */
+#ifndef QUIET_MS
+#define QUIET_MS 30000
+#endif
+
 enum { STOP_MS = 2000, JOIN_MS = 60000 };
 static_assert(WEFTI_WORKER_CONTEXTS >= WEFTI_WORKER_HELD_MAX + 4,
               "heartbeat, publish, abort and adoption never wait for a context");
@@ -31,6 +37,12 @@ typedef struct worker_process {
   weft_signal *signals[2];
   uint64_t incarnation;
   char url[WEFTI_URL_MAX];
+  /* Once it is announced these are the announcing thread's. */
+  weft_actor_id port;
+  char listen[WEFTI_URL_MAX]; /* as asked for */
+  bool fixed;                 /* ... by the caller: another one will not do */
+  unsigned ports;             /* opened so far */
+  uint64_t heard, quiet_ms;   /* frames, and when there were as many first */
 } worker_process;
 
 static void end_now(void *arg)
@@ -61,8 +73,18 @@ static weft_err choose_listen(worker_process *w, const weft_worker_opts *o, char
              : err;
 }
 
-static weft_err spawn_actors(worker_process *w, const weft_worker_opts *o,
-                             const char *listen, weft_why *why)
+static weft_err open_port(worker_process *w, weft_why *why)
+{
+  const weft_port_opts port = { .size = sizeof port,
+                                .url = w->listen,
+                                .to = w->worker,
+                                .roles = UINT64_C(1) << WEFT_ROLE_WORKER,
+                                .contexts = WEFTI_WORKER_CONTEXTS };
+  w->ports++;
+  return weft_port_spawn_on(w->rt, 0, &port, w->url, sizeof w->url, &w->port, why);
+}
+
+static weft_err spawn_actors(worker_process *w, const weft_worker_opts *o, weft_why *why)
 {
   weft_err err = weft_runtime_spawn(w->rt, 1, &wefti_device_class, w->device, NULL,
                                     &w->device_actor);
@@ -77,19 +99,52 @@ static weft_err spawn_actors(worker_process *w, const weft_worker_opts *o,
     return weft_whyf(why, err, "the worker's actors cannot start: %s",
                      weft_strerror(err));
   }
-  const weft_port_opts port = { .size = sizeof port,
-                                .url = listen,
-                                .to = w->worker,
-                                .roles = UINT64_C(1) << WEFT_ROLE_WORKER,
-                                .contexts = WEFTI_WORKER_CONTEXTS };
-  weft_actor_id id;
-  return weft_port_spawn_on(w->rt, 0, &port, w->url, sizeof w->url, &id, why);
+  return open_port(w, why);
+}
+
+/* A port of ours may be dead although it looks well (nng 1.5.2 can lose an ipc listener
+ * for good): another one takes its place. */
+static bool move_port(void *arg, uint64_t let_in_for_ms, weft_join_hello *hello)
+{
+  worker_process *w = arg;
+  const uint64_t heard = wefti_device_heard(w->device);
+  if (heard != w->heard) {
+    w->heard = heard;
+    w->quiet_ms = let_in_for_ms;
+  }
+  if (let_in_for_ms < w->quiet_ms) { /* a new row */
+    w->quiet_ms = let_in_for_ms;
+  }
+  if (let_in_for_ms - w->quiet_ms < QUIET_MS) {
+    return false;
+  }
+  weft_why why = { .err = WEFT_OK };
+  const weft_actor_id old = w->port;
+  if (!w->fixed && strncmp(w->listen, "ipc://", 6) == 0) {
+    char name[32];
+    (void)snprintf(name, sizeof name, "worker-%u.sock", w->ports);
+    if (wefti_ipc_url(weft_rundir_path(w->rundir), name, w->listen, &why) != WEFT_OK) {
+      return false;
+    }
+  }
+  if (w->fixed && wefti_post_stop(w->rt, old) == WEFT_OK) {
+    w->port = 0; /* its address must be free first: if not yet, it is the next time */
+  }
+  if (open_port(w, &why) != WEFT_OK) {
+    return false;
+  }
+  if (!w->fixed) {
+    (void)wefti_post_stop(w->rt, old);
+  }
+  memcpy(hello->url, w->url, sizeof hello->url);
+  w->quiet_ms = let_in_for_ms;
+  return true;
 }
 
 static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_why *why)
 {
-  char listen[WEFTI_URL_MAX];
-  weft_err err = choose_listen(w, o, listen, why);
+  weft_err err = choose_listen(w, o, w->listen, why);
+  w->fixed = o->listen != NULL;
   if (err != WEFT_OK) {
     return err;
   }
@@ -129,7 +184,7 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
   if (err == WEFT_OK && !o->join) {
     err = wefti_exporter_create(w->rt, w->device, &w->exporter);
   }
-  return err == WEFT_OK ? spawn_actors(w, o, listen, why) : err;
+  return err == WEFT_OK ? spawn_actors(w, o, why) : err;
 }
 
 static void on_parent_message(void *arg, const void *data, size_t len, int *fds,
@@ -171,6 +226,7 @@ static weft_err introduce(worker_process *w, const weft_worker_opts *o, weft_why
                .incarnation = w->incarnation },
     .patience_ms = o->join_timeout_ms ? o->join_timeout_ms : JOIN_MS,
     .on_failed = end_now,
+    .on_let_in = move_port,
     .arg = w,
   };
   memcpy(announce.hello.url, w->url, sizeof announce.hello.url);

@@ -26,6 +26,8 @@ struct wefti_device {
   /* Worker to device: leave off what runs.  Relaxed: it carries no data, the job's end
    * comes as a message. */
   atomic_bool cancel;
+  /* Worker to whoever announces it: frames of an engine so far.  Relaxed: a number. */
+  _Atomic uint64_t heard;
   /* Device to worker, bytes of the transfer under way.  Relaxed: numbers for people. */
   _Atomic uint64_t received, expected;
   /* The device thread's: positions in name order of the last plan that had more than a

@@ -181,6 +181,11 @@ weft_store *wefti_device_store(wefti_device *device)
   return device->store;
 }
 
+uint64_t wefti_device_heard(wefti_device *device)
+{
+  return atomic_load_explicit(&device->heard, memory_order_relaxed);
+}
+
 void wefti_device_on_install(wefti_device *device, wefti_export_fn *fn, void *arg)
 {
   device->on_install = fn;

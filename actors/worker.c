@@ -455,6 +455,7 @@ static void worker_fini(weft_ctx *ctx, void *self)
 static weft_err on_engine(weft_ctx *ctx, worker *w, const weft_msg *msg)
 {
   worker_ask ask;
+  (void)atomic_fetch_add_explicit(&w->args.device->heard, 1, memory_order_relaxed);
   if (!unpack(msg, &ask)) {
     /* A link passes on whatever its peer sends: not a reason to end. */
     w->dropped++;

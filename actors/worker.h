@@ -37,6 +37,8 @@ weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
                              weft_why *why) WEFT_MUST_USE;
 void wefti_device_destroy(wefti_device *device);
 weft_store *wefti_device_store(wefti_device *device);
+/* Frames of an engine that reached the worker so far.  Any thread. */
+uint64_t wefti_device_heard(wefti_device *device);
 /* GPU and libraries in words, "" for host memory. */
 const char *wefti_device_about(const wefti_device *device);
 
