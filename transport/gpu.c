@@ -266,6 +266,7 @@ static void hash(digest_job *j, size_t slot, size_t used)
   }
 }
 
+/* NOLINTNEXTLINE(readability-function-size): two arrays in, one out, and the usual */
 weft_err wefti_gpu_digest(wefti_gpu *gpu, const weft_plan_tensor *tensors,
                           void *const *from, size_t count, wefti_wait *w,
                           weft_digest *out, weft_why *why)

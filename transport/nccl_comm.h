@@ -27,8 +27,8 @@ weft_err wefti_group_join(wefti_group *group, const wefti_nccl_id *id, int rank,
 /* To be called with what a NCCL function returned: waits while it is in progress. */
 weft_err wefti_group_settle(wefti_group *group, int code, wefti_wait *w, const char *what,
                             weft_why *why) WEFT_MUST_USE;
-/* A wefti_check_fn: arg is the group. */
-weft_err wefti_group_check(void *group, weft_why *why) WEFT_MUST_USE;
+/* A wefti_check_fn; arg is the group. */
+weft_err wefti_group_check(void *arg, weft_why *why) WEFT_MUST_USE;
 /* Gives the communicator up, on a thread of its own, and waits so long: false = it did
  * not come back, see stuck.  Without a communicator: is one stuck? */
 bool wefti_group_abort(wefti_group *group, uint64_t patience_ms);

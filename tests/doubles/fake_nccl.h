@@ -61,6 +61,31 @@ typedef struct fake_verdict { /* hub to rank; code 0 = go on */
   char text[FAKE_TEXT];
 } fake_verdict;
 
+enum { FAKE_COMM_MAGIC = 0x636f6d6d };
+typedef struct fake_comm {
+  int magic;
+  int fd, rank, ranks, device;
+  bool blocking;
+  uint8_t uuid[16];
+  struct sockaddr_in root;
+  pthread_t joiner;
+  bool joining; /* the thread is to be joined */
+  atomic_bool aborted;
+  pthread_mutex_t lock; /* for what follows */
+  pthread_cond_t changed;
+  int state;  /* NCCL_OK, NCCL_IN_PROGRESS or an error */
+  int queued; /* operations not ended, launches included */
+  uint32_t sequence;
+  uint32_t
+      ended; /* collectives run in the order of their calls, whatever their streams */
+  char text[FAKE_TEXT];
+} fake_comm;
+
+int fake_say(int code, const char *text); /* for ncclGetLastError(NULL); gives code */
+void fake_set_state(fake_comm *c, int state, const char *text);
+int fake_state_of(fake_comm *c);
+void fake_nap_us(long us);
+
 /* Whole pieces over a socket.  stop (may be NULL) is looked at every few milliseconds. */
 bool fake_send(int fd, const void *data, size_t n, const atomic_bool *stop);
 bool fake_recv(int fd, void *data, size_t n, const atomic_bool *stop);

@@ -1,0 +1,69 @@
+/* init_info and update_info of the GPU backends.  The first byte chooses whose. */
+#include "ipc_priv.h"
+#include "nccl_priv.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(bool ok)
+{
+  if (!ok) {
+    abort();
+  }
+}
+
+static void nccl_update(const char *text, size_t len, const weft_transfer_who *who)
+{
+  const wefti_packing packing = { true, 64, 2 };
+  wefti_nccl_plan *p = NULL;
+  if (wefti_nccl_plan_make(&packing, text, len, who, &p, NULL) != WEFT_OK) {
+    check(p == NULL);
+    return;
+  }
+  size_t tensors = 0;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < p->chunk_count; i++) { /* every tensor in one chunk, in order */
+    check(p->chunks[i].first == tensors && p->chunks[i].count > 0);
+    tensors += p->chunks[i].count;
+    bytes += p->chunks[i].bytes;
+    check(p->chunks[i].direct || p->chunks[i].bytes <= p->scratch_bytes);
+  }
+  check(tensors == p->pub.count && bytes == p->pub.bytes);
+  wefti_nccl_plan_free(p);
+}
+
+static void ipc_update(const char *text, size_t len, const weft_transfer_who *who)
+{
+  const wefti_ipc_state st = { .allow_pickle = true };
+  wefti_ipc_plan *p = NULL;
+  if (wefti_ipc_plan_make(&st, text, len, who, &p, NULL) != WEFT_OK) {
+    check(p == NULL);
+    return;
+  }
+  check(p->pub.count == 0 || p->handles.packed || p->handles.count == p->pub.count);
+  p->released = true; /* no shared memory is touched from here */
+  wefti_ipc_plan_free(p);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+  const weft_transfer_who who = { .epoch = 1, .rank = 1, .world_size = 2 };
+  if (size == 0) {
+    return 0;
+  }
+  const char *text = (const char *)data + 1;
+  if (data[0] % 3 == 0) {
+    wefti_nccl_init init;
+    if (wefti_nccl_init_read(text, size - 1, &who, &init, NULL) == WEFT_OK) {
+      check(init.rank > 0 && init.rank < init.ranks);
+      check(init.packing.buffers > 0 && init.packing.buffers <= WEFTI_LANES_MAX);
+    }
+  } else if (data[0] % 3 == 1) {
+    nccl_update(text, size - 1, &who);
+  } else {
+    ipc_update(text, size - 1, &who);
+  }
+  return 0;
+}
