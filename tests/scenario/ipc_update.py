@@ -163,6 +163,7 @@ def test_memory_that_is_gone():
         push(w, info(first, one_by_one(x, first)), "one")
         tensors = {"w": ("U8", [64], noise("w", 64))}
         entries = one_by_one(x, tensors)
+        x.cuda.cudaStreamSynchronize(x.stream)
         while x.memory:
             x.cuda.cudaSetDevice(len(x.memory) % 2)
             x.cuda.cudaFree(x.memory.pop())
