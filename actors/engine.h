@@ -42,6 +42,7 @@ enum {
 typedef enum engine_call_kind {
   CALL_INIT,
   CALL_START,
+  CALL_START_DRAFT,
   CALL_UPDATE,
   CALL_FINISH,
   CALL_LABEL,
@@ -49,6 +50,7 @@ typedef enum engine_call_kind {
   CALL_PAUSE,
   CALL_CHECK,
   CALL_CACHE,
+  CALL_QUERY, /* no call of its own: names what is asked in answers */
   CALL_KINDS
 } engine_call_kind;
 

@@ -13,6 +13,7 @@ const char *engine_call_name(engine_call_kind kind)
   static const char *const names[CALL_KINDS] = {
     [CALL_INIT] = "init_weight_transfer_engine",
     [CALL_START] = "start_weight_update",
+    [CALL_START_DRAFT] = "start_draft_weight_update",
     [CALL_UPDATE] = "update_weights",
     [CALL_FINISH] = "finish_weight_update",
     [CALL_LABEL] = "update_weight_version",
@@ -20,6 +21,7 @@ const char *engine_call_name(engine_call_kind kind)
     [CALL_PAUSE] = "pause",
     [CALL_CHECK] = "weight_checker",
     [CALL_CACHE] = "reset_cache",
+    [CALL_QUERY] = "query",
   };
   return kind < CALL_KINDS ? names[kind] : "unknown";
 }
@@ -147,7 +149,11 @@ void engine_answer_ok(weft_ctx *ctx, engine *e, engine_call *call)
 void engine_answer_err(weft_ctx *ctx, engine *e, engine_call *call, weft_err err,
                        const char *fmt, ...)
 {
-  engine_answer a = { .err = err };
+  /* Refused before anything began. */
+  const bool changes = call->kind <= CALL_LABEL && call->kind != CALL_INIT;
+  engine_answer a = { .err = err,
+                      .outcome =
+                          changes ? WEFT_OUTCOME_NOT_COMMITTED : WEFT_OUTCOME_NONE };
   va_list ap;
   va_start(ap, fmt);
   (void)vsnprintf(a.message, sizeof a.message, fmt, ap);
@@ -302,7 +308,7 @@ static bool take_fields(weft_ctx *ctx, engine_call *c, const weft_msg *msg,
     c->info = weft_buf_ref(m->info);
   } else if (msg->type == WEFT_MSG_CLIENT_START) {
     const weft_client_start *m = (const weft_client_start *)msg;
-    c->kind = CALL_START;
+    c->kind = m->draft != 0 ? CALL_START_DRAFT : CALL_START;
     *head = HEAD(m);
     c->draft = m->draft != 0;
   } else if (msg->type == WEFT_MSG_CLIENT_FINISH) {
@@ -363,12 +369,14 @@ static uint32_t default_timeout(const engine *e, engine_call_kind kind)
   case CALL_FINISH:
     return e->args.finish_ms;
   case CALL_START:
+  case CALL_START_DRAFT:
     return e->args.start_ms;
   case CALL_LABEL:
   case CALL_ABORT:
   case CALL_PAUSE:
   case CALL_CHECK:
   case CALL_CACHE:
+  case CALL_QUERY:
   case CALL_KINDS:
     break;
   }

@@ -52,7 +52,7 @@ static void answer(weft_ctx *ctx, engine *e, engine_check *c, const engine_answe
     engine_answer_call(ctx, e, call, a);
     return;
   }
-  engine_reply_to(ctx, e, c->ret, CALL_CHECK, c->started_ms, a);
+  engine_reply_to(ctx, e, c->ret, CALL_QUERY, c->started_ms, a);
 }
 
 static weft_buf *writer_take(weft_json_writer *w)
@@ -350,10 +350,23 @@ bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     c->parts[rank] = weft_buf_ref(((const weft_w_answer *)msg)->json);
   } else if (msg->type == WEFT_MSG_W_REFUSED) {
     const weft_w_refused *r = (const weft_w_refused *)msg;
-    fail(c, r->err == WEFT_OK ? WEFT_E_FAILED : (weft_err)r->err, rank,
-         r->text.p == NULL ? "refused" : r->text.p);
+    /* Cut off: by the start or abort of a weight update, which comes first. */
+    const weft_err err = r->err == WEFT_OK            ? WEFT_E_FAILED
+                         : r->err == WEFT_E_CANCELLED ? WEFT_E_UNAVAIL
+                                                      : (weft_err)r->err;
+    fail(c, err, rank,
+         err == WEFT_E_UNAVAIL && r->err == WEFT_E_CANCELLED
+             ? "was called away to a weight update; ask again"
+         : r->text.p == NULL ? "refused"
+                             : r->text.p);
+  } else if (msg->type == WEFT_MSG_ASK_FAILED) {
+    const weft_err err = (weft_err)((const weft_ask_failed_msg *)msg)->reason;
+    fail(c, err, rank,
+         err == WEFT_E_TIMEOUT ? "has not answered in time"
+         : err == WEFT_E_LIMIT ? "has an answer that is too large for one message"
+                               : weft_strerror(err));
   } else {
-    fail(c, WEFT_E_TIMEOUT, rank, "has not answered in time");
+    fail(c, WEFT_E_PROTO, rank, "answered with something else");
   }
   if (c->open == 0 || c->err != WEFT_OK) {
     end(ctx, e, c);
@@ -384,7 +397,7 @@ void engine_check_begin(weft_ctx *ctx, engine *e, engine_call *call)
 static void answer_query(weft_ctx *ctx, engine *e, weft_return ret,
                          const engine_answer *a)
 {
-  engine_reply_to(ctx, e, ret, CALL_CHECK, weft_now_ms(ctx), a);
+  engine_reply_to(ctx, e, ret, CALL_QUERY, weft_now_ms(ctx), a);
 }
 
 void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q)

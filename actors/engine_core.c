@@ -180,9 +180,26 @@ static void fail_running(weft_ctx *ctx, engine *e, const char *why)
   engine_answer_call(ctx, e, call, &a);
 }
 
+/* true after the refusal of a call that carries the id of a session that is over. */
+static bool is_too_late(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  if (call->session_epoch == 0 ||
+      (call->session_epoch == e->session.epoch && e->session.state != WEFTI_IDLE)) {
+    return false;
+  }
+  engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                    "%s: that Weft-Session is over; leave the header out or start a new "
+                    "weight update",
+                    engine_call_name(call->kind));
+  return true;
+}
+
 static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
 {
   const wefti_session_state s = e->session.state;
+  if (is_too_late(ctx, e, call)) {
+    return;
+  }
   if (s == WEFTI_IDLE) {
     engine_init_begin(ctx, e, call);
     return;
@@ -264,6 +281,9 @@ static bool needs_open(weft_ctx *ctx, engine *e, engine_call *call, const char *
 static void dispatch_label(weft_ctx *ctx, engine *e, engine_call *call)
 {
   const wefti_session_state s = e->session.state;
+  if (is_too_late(ctx, e, call)) {
+    return;
+  }
   if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_COMMITTING) {
     wait_for_turn(ctx, e, call);
   } else if (!expected_fails(ctx, e, call)) {
@@ -348,6 +368,7 @@ void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
     dispatch_init(ctx, e, call);
     break;
   case CALL_START:
+  case CALL_START_DRAFT:
     dispatch_start(ctx, e, call);
     break;
   case CALL_UPDATE:
@@ -379,6 +400,7 @@ void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
   case CALL_CACHE:
     dispatch_cache(ctx, e, call);
     break;
+  case CALL_QUERY:
   case CALL_KINDS:
     break;
   }

@@ -231,10 +231,32 @@ static void take_finished(engine_reply *r, const weft_w_finished *m)
   r->json = weft_buf_ref(m->missing_names);
 }
 
-static void take_refused(engine_reply *r, const weft_w_refused *m)
+/* What a worker objects to when asked to ACCEPT is the caller's input: one code for all
+ * of it.  Later it is a failure, whatever its name. */
+static weft_err refusal_of(engine_phase phase, weft_err err)
+{
+  switch ((int)err) {
+  case WEFT_E_INVAL:
+  case WEFT_E_OVERFLOW:
+  case WEFT_E_TRUNCATED:
+  case WEFT_E_TRAILING:
+  case WEFT_E_PROTO:
+  case WEFT_E_EXISTS:
+  case WEFT_E_NOTFOUND:
+  case WEFT_E_UNSUPPORTED:
+    return phase == PHASE_ACCEPT ? WEFT_E_INVAL : WEFT_E_FAILED;
+  case WEFT_OK:
+  case WEFT_E_LIMIT: /* of this machine, not of the request */
+    return WEFT_E_FAILED;
+  default:
+    return err;
+  }
+}
+
+static void take_refused(engine_phase phase, engine_reply *r, const weft_w_refused *m)
 {
   r->state = REPLY_REFUSED;
-  r->err = m->err == WEFT_OK ? WEFT_E_FAILED : (weft_err)m->err;
+  r->err = refusal_of(phase, (weft_err)m->err);
   r->correctable = m->correctable != 0;
   (void)snprintf(r->text, sizeof r->text, "%.*s", (int)m->text.len,
                  m->text.p == NULL ? "" : m->text.p);
@@ -251,7 +273,7 @@ static void take_answer(const engine *e, engine_reply *r, const weft_msg *msg)
       env->op != r->op) {
     reply_fail(r, WEFT_E_PROTO, "answered with another operation's envelope");
   } else if (msg->type == WEFT_MSG_W_REFUSED) {
-    take_refused(r, (const weft_w_refused *)msg);
+    take_refused(e->round.phase, r, (const weft_w_refused *)msg);
   } else if ((e->round.phase == PHASE_FINISH) != (msg->type == WEFT_MSG_W_FINISHED)) {
     reply_fail(r, WEFT_E_PROTO, "answered with the wrong kind of message");
   } else if (msg->type == WEFT_MSG_W_FINISHED) {

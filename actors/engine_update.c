@@ -223,7 +223,7 @@ static void finished(weft_ctx *ctx, engine *e, bool all_ok)
     round_failed(ctx, e);
     return;
   }
-  if (!engine_digests_agree(ctx, e) || !engine_sets_are_whole(ctx, e) ||
+  if (!engine_sets_are_whole(ctx, e) || !engine_digests_agree(ctx, e) ||
       !engine_digest_is_wanted(ctx, e)) {
     return;
   }
