@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "ipc_gate.h"
 #include "nng_util.h"
 
 #include <errno.h>
@@ -29,8 +30,8 @@ static weft_err check_dir(const char *path, weft_why *why)
     return weft_whyf(why, WEFT_E_SYS,
                      "ipc directory %s: errno %d; create it with mode 0700", dir, errno);
   }
-  /* Whoever may connect to an nng ipc socket can stop its listener for good, and may
-   * do so before permissions are set on it: so the directory is the lock. */
+  /* Whoever may connect to nng's own socket can stop its listener for good (ipc_gate.h),
+   * and may do so before permissions are set on it: so the directory is the lock. */
   if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
     return weft_whyf(why, WEFT_E_DENIED,
                      "ipc directory %s must be a directory of this user with mode 0700 "
@@ -146,10 +147,52 @@ static weft_err bound_url(nng_listener lst, const char *url, char *out, size_t c
   return n < 0 || (size_t)n >= cap ? WEFT_E_LIMIT : WEFT_OK;
 }
 
-weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
-                      nng_listener *listener, weft_why *why)
+/* ipc: the gate takes the path, and nng the one that is written to inner_url[cap]. */
+static weft_err open_gate(const char *url, char *inner_url, size_t cap,
+                          struct wefti_gate **out, weft_why *why)
 {
+  const char *path = url + strlen("ipc://");
+  const int n = snprintf(inner_url, cap, "%s~", url);
+  if (n < 0 || (size_t)n >= cap) {
+    return weft_whyf(why, WEFT_E_INVAL, "ipc path %s: longer than %zu bytes", path,
+                     cap - sizeof "ipc://~");
+  }
+  const char *inner = inner_url + strlen("ipc://");
+  weft_err err = check_ipc(path, why);
+  if (err == WEFT_OK) {
+    err = check_ipc(inner, why);
+  }
+  return err == WEFT_OK ? wefti_gate_bind(path, inner, out, why) : err;
+}
+
+static int start_nng(nng_socket sock, const char *url, bool ipc, nng_listener *out)
+{
+  nng_listener lst;
+  int rv = nng_listener_create(&lst, sock, url);
+  if (rv != 0) {
+    return rv;
+  }
+  if (ipc) {
+    rv = nng_listener_set_int(lst, NNG_OPT_IPC_PERMISSIONS, 0600);
+  }
+  if (rv == 0) {
+    rv = nng_listener_start(lst, 0);
+  }
+  if (rv != 0) {
+    (void)nng_listener_close(lst);
+    return rv;
+  }
+  *out = lst;
+  return 0;
+}
+
+weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
+                      wefti_bound *out, weft_why *why)
+{
+  char inner[sizeof "ipc://" - 1 + sizeof((struct sockaddr_un *)0)->sun_path];
   const char *scheme = wefti_url_scheme(url);
+  wefti_bound b = { .gate = NULL };
+  weft_err err = WEFT_OK;
   if (scheme == NULL) {
     return weft_whyf(why, WEFT_E_INVAL,
                      "address \"%s\": want ipc://, tcp:// or inproc://",
@@ -157,31 +200,37 @@ weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t ca
   }
   const bool ipc = strcmp(scheme, "ipc") == 0;
   if (ipc) {
-    const weft_err err = check_ipc(url + strlen("ipc://"), why);
+    err = open_gate(url, inner, sizeof inner, &b.gate, why);
     if (err != WEFT_OK) {
       return err;
     }
   }
-  nng_listener lst;
-  int rv = nng_listener_create(&lst, sock, url);
-  if (rv == 0 && ipc) {
-    rv = nng_listener_set_int(lst, NNG_OPT_IPC_PERMISSIONS, 0600);
-  }
-  if (rv == 0) {
-    rv = nng_listener_start(lst, 0);
-  }
+  const int rv = start_nng(sock, ipc ? inner : url, ipc, &b.nng);
   if (rv != 0) {
-    return weft_whyf(why, wefti_nng_err(rv), "cannot listen on %s: %s", url,
-                     wefti_nng_text(rv));
+    err = weft_whyf(why, wefti_nng_err(rv), "cannot listen on %s: %s", url,
+                    wefti_nng_text(rv));
+  } else if (ipc) {
+    err = wefti_gate_start(b.gate, why);
   }
-  if (listener != NULL) {
-    *listener = lst;
-  }
-  if (url_out != NULL) {
-    const weft_err err = bound_url(lst, url, url_out, cap);
+  if (err == WEFT_OK && url_out != NULL) {
+    err = bound_url(b.nng, url, url_out, cap);
     if (err != WEFT_OK) {
-      return weft_whyf(why, err, "address of %s as bound: not known or too long", url);
+      (void)weft_whyf(why, err, "address of %s as bound: not known or too long", url);
     }
   }
+  if (err != WEFT_OK) {
+    wefti_unlisten(&b);
+    return err;
+  }
+  *out = b;
   return WEFT_OK;
+}
+
+void wefti_unlisten(wefti_bound *bound)
+{
+  if (bound->nng.id != 0) {
+    (void)nng_listener_close(bound->nng);
+  }
+  wefti_gate_close(bound->gate);
+  *bound = (wefti_bound){ .gate = NULL };
 }

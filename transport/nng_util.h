@@ -30,12 +30,22 @@ const char *wefti_url_scheme(const char *url);
 /* Limits what peers may send (bytes of payload) and how dialing is repeated. */
 weft_err wefti_sock_limits(nng_socket sock, size_t recv_max) WEFT_MUST_USE;
 
+/* All zero: listens nowhere. */
+typedef struct wefti_bound {
+  nng_listener nng;
+  struct wefti_gate *gate; /* before an ipc listener, see ipc_gate.h */
+} wefti_bound;
+
 /* Listens on url and writes the address as bound (tcp port 0 filled in) to url_out[cap],
  * which may be NULL.  An ipc path must lie in a directory of mode 0700 that is ours; a
  * stale socket there is removed, a living one or anything else is left alone: EXISTS.
- * Errors: INVAL (address), DENIED (directory), EXISTS, LIMIT (url_out), SYS. */
+ * nng itself then listens on that path with a ~ after it.
+ * Errors: INVAL (address), DENIED (directory), EXISTS, LIMIT (url_out), SYS, NOMEM. */
 weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
-                      nng_listener *listener, weft_why *why) WEFT_MUST_USE;
+                      wefti_bound *out, weft_why *why) WEFT_MUST_USE;
+/* Closes the connections too; the address is free when this returns.  Before the socket
+ * is closed. */
+void wefti_unlisten(wefti_bound *bound);
 
 /* Starts connecting, which goes on by itself.  Errors: INVAL (address), SYS, NOMEM. */
 weft_err wefti_dial(nng_socket sock, const char *url, weft_why *why) WEFT_MUST_USE;

@@ -14,7 +14,7 @@ enum {
 
 struct weft_pub {
   nng_socket sock;
-  nng_listener listener;
+  wefti_bound bound;
 };
 
 weft_err weft_pub_create(const char *url, char *url_out, size_t url_cap, weft_pub **out,
@@ -38,7 +38,7 @@ weft_err weft_pub_create(const char *url, char *url_out, size_t url_cap, weft_pu
   if (err != WEFT_OK) {
     (void)weft_whyf(why, err, "publisher: cannot set up the socket");
   } else {
-    err = wefti_listen(pub->sock, url, url_out, url_cap, &pub->listener, why);
+    err = wefti_listen(pub->sock, url, url_out, url_cap, &pub->bound, why);
   }
   if (err != WEFT_OK) {
     weft_pub_destroy(pub);
@@ -76,9 +76,7 @@ void weft_pub_destroy(weft_pub *pub)
   if (pub == NULL) {
     return;
   }
-  if (pub->listener.id != 0) {
-    (void)nng_listener_close(pub->listener); /* the address is free when this returns */
-  }
+  wefti_unlisten(&pub->bound);
   wefti_close(pub->sock, NULL, NULL);
   free(pub);
 }

@@ -28,7 +28,7 @@ typedef struct slot {
 
 struct wefti_rep {
   nng_socket sock;
-  nng_listener listener;
+  wefti_bound bound;
   wefti_guard guard; /* to wake, for pipe callbacks */
   wefti_queue done;
   wefti_node *taken; /* out of done, owner's */
@@ -150,7 +150,7 @@ weft_err wefti_rep_create(const wefti_rep_opts *opts, wefti_rep **out, weft_why 
   if (err != WEFT_OK) {
     (void)weft_whyf(why, err, "%s: cannot set up the socket", url);
   } else {
-    err = wefti_listen(rep->sock, url, opts->url_out, opts->url_cap, &rep->listener, why);
+    err = wefti_listen(rep->sock, url, opts->url_out, opts->url_cap, &rep->bound, why);
   }
   if (err != WEFT_OK) {
     wefti_rep_destroy(rep);
@@ -226,9 +226,7 @@ void wefti_rep_destroy(wefti_rep *rep)
     return;
   }
   wefti_guard_clear(&rep->guard);
-  if (rep->listener.id != 0) {
-    (void)nng_listener_close(rep->listener); /* the address is free when this returns */
-  }
+  wefti_unlisten(&rep->bound);
   /* Stopped before closed: a callback that still used its context while the socket closes
    * would touch what nng 1.5.2 has freed. */
   for (unsigned i = 0; i < rep->count; i++) {
