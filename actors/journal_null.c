@@ -7,7 +7,7 @@ static weft_err journal_null_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   if (msg->type == WEFT_MSG_JOURNAL_APPEND) {
     const weft_journal_done done = { .h = { .type = WEFT_MSG_JOURNAL_DONE },
                                      .err = WEFT_OK };
-    /* An answer that cannot be sent runs into the engine's own deadline. */
+    /* Without memory for the answer the engine hears that it was lost. */
     (void)weft_reply(ctx, weft_return_of(msg), weft_msg_make(ctx, &done.h));
     return WEFT_OK;
   }

@@ -16,7 +16,7 @@
 typedef struct wefti_member_ops {
   /* Starts a child for rank; NULL when all workers join or are threads. */
   weft_err (*spawn)(void *arg, uint32_t rank, uint64_t incarnation, weft_why *why);
-  /* SIGKILL; PROC_EXIT follows. */
+  /* SIGKILL; SIGTERM once the whole engine ends.  PROC_EXIT follows. */
   void (*kill)(void *arg, uint32_t rank, uint64_t incarnation);
   /* An actor that stands for the worker at url (a link, child of ctx's actor). */
   weft_err (*connect)(void *arg, weft_ctx *ctx, const char *url, weft_actor_id *out);

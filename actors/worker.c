@@ -66,7 +66,6 @@ static bool unpack(const weft_msg *msg, worker_ask *ask)
   } else if (msg->type == WEFT_MSG_W_QUERY) {
     UNPACK(w_query);
     ask->what = m->what;
-    ask->arg = m->arg;
   } else {
     return false;
   }
@@ -445,11 +444,12 @@ static weft_err worker_init(weft_ctx *ctx, void *self, const void *args)
 
 static void worker_fini(weft_ctx *ctx, void *self)
 {
+  (void)ctx;
   worker *w = self;
   /* The device thread may be in a transfer that nobody waits for any more. */
   atomic_store_explicit(&w->args.device->cancel, true, memory_order_relaxed);
   worker_said_clear(w);
-  worker_kept_clear(ctx, w);
+  worker_kept_clear(w);
 }
 
 static weft_err on_engine(weft_ctx *ctx, worker *w, const weft_msg *msg)

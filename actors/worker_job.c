@@ -18,14 +18,12 @@ void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask 
   const weft_device_run m = { .h.type = WEFT_MSG_DEVICE_RUN,
                               .job = (uint32_t)job,
                               .epoch = w->epoch,
-                              .op = ask ? ask->op : 0,
                               .what = ask ? ask->what : 0,
                               .timeout_ms = ask ? ask->timeout_ms : 0,
                               .rank = w->rank,
                               .world_size = w->world_size,
                               .dp_index = w->dp_index,
                               .strict = ask ? ask->strict : 0,
-                              .arg = ask ? ask->arg : (weft_str){ 0 },
                               .info = ask ? ask->info : NULL };
   w->job = job;
   w->asked = ask ? *ask : (worker_ask){ 0 };
@@ -38,11 +36,8 @@ void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask 
 
 /* ---- frames that wait */
 
-static void kept_free(weft_ctx *ctx, worker_ask *ask)
+static void kept_free(worker_ask *ask)
 {
-  char *arg = NULL;
-  memcpy(&arg, &ask->arg.p, sizeof arg); /* ours, const only for those who borrow it */
-  weft_free(ctx, arg);
   weft_buf_unref(ask->info);
   *ask = (worker_ask){ 0 };
 }
@@ -54,18 +49,9 @@ void worker_keep(weft_ctx *ctx, worker *w, const worker_ask *ask)
                   w->rank, WORKER_WAITING_MAX);
     return;
   }
-  char *arg = NULL;
-  if (ask->arg.len > 0) {
-    arg = weft_alloc(ctx, (size_t)ask->arg.len + 1);
-    if (!arg) {
-      worker_refuse(ctx, ask, WEFT_E_NOMEM, "rank %" PRIu32 ": out of memory", w->rank);
-      return;
-    }
-    memcpy(arg, ask->arg.p, ask->arg.len);
-  }
   worker_ask *kept = &w->waiting[w->waiting_count++];
   *kept = *ask;
-  kept->arg.p = arg;
+  kept->arg = (weft_str){ 0 }; /* no frame that waits has one */
   kept->info = weft_buf_ref(ask->info);
   if (w->corr != 0 && w->job == WEFT_DEVICE_REAP) { /* can be done later */
     atomic_store_explicit(&w->args.device->cancel, true, memory_order_relaxed);
@@ -73,10 +59,10 @@ void worker_keep(weft_ctx *ctx, worker *w, const worker_ask *ask)
   }
 }
 
-void worker_kept_clear(weft_ctx *ctx, worker *w)
+void worker_kept_clear(worker *w)
 {
   while (w->waiting_count > 0) {
-    kept_free(ctx, &w->waiting[--w->waiting_count]);
+    kept_free(&w->waiting[--w->waiting_count]);
   }
 }
 
@@ -88,7 +74,7 @@ static void pump(weft_ctx *ctx, worker *w)
     w->waiting_count--;
     memmove(w->waiting, w->waiting + 1, w->waiting_count * sizeof w->waiting[0]);
     worker_dispatch(ctx, w, &first);
-    kept_free(ctx, &first);
+    kept_free(&first);
   }
 }
 

@@ -29,8 +29,8 @@ typedef struct worker_ask {
   weft_return back; /* corr 0: nobody waits */
   uint32_t what, timeout_ms, strict, draft;
   uint64_t base_sequence, base_digest_hi, base_digest_lo;
-  weft_str arg;   /* borrowed, or owned by a kept one */
-  weft_buf *info; /* likewise */
+  weft_str arg;   /* of an abort, borrowed */
+  weft_buf *info; /* borrowed, or a kept one's reference */
 } worker_ask;
 
 /* What was said about the last session operation: said again to the same op. */
@@ -95,7 +95,7 @@ weft_err worker_job_done(weft_ctx *ctx, worker *w, const weft_device_done *done)
 weft_err worker_job_failed(weft_ctx *ctx, worker *w, const weft_ask_failed_msg *failed);
 /* Keeps a copy of ask until the device thread is free, or refuses it. */
 void worker_keep(weft_ctx *ctx, worker *w, const worker_ask *ask);
-void worker_kept_clear(weft_ctx *ctx, worker *w);
+void worker_kept_clear(worker *w);
 
 /* ---- worker.c */
 void worker_dispatch(weft_ctx *ctx, worker *w, const worker_ask *ask);
