@@ -180,10 +180,12 @@ def test_an_event_that_does_not_come():
         x.cuda.cudaStreamSynchronize(x.stream)
         # Recorded behind work that takes longer than anybody waits.
         os.environ["WEFT_FAKE_STREAM_DELAY_US"] = "8000000"
-        args = x.args(base, 0, "U8", [64], size=64)
-        os.environ["WEFT_FAKE_STREAM_DELAY_US"] = "50"
-        w.ok("/start_weight_update")
-        r = w.post("/update_weights?timeout_s=2", info(tensors, [{x.uuid(0): args}]))
+        try:
+            args = x.args(base, 0, "U8", [64], size=64)
+            w.ok("/start_weight_update")
+            r = w.post("/update_weights?timeout_s=2", info(tensors, [{x.uuid(0): args}]))
+        finally:
+            del os.environ["WEFT_FAKE_STREAM_DELAY_US"]
         check(r.status >= 400 and "update" in r.json["error"]["message"], r)
         until(lambda: w.status()["session"] is None, "the session is over", 20)
         args = x.args(base, 0, "U8", [64], size=64, event=False)
