@@ -15,7 +15,7 @@
 
 /* The parent's end: maps, reads the table for the first reader, hands out pins. */
 
-enum { SLABS_WAITING_MAX = 65536, RETIRED = 1, READER = 2 };
+enum { SLABS_WAITING_MAX = 65536, RETIRED = 1, CLOSED = 2, READER = 4 };
 static const uint64_t table_max = UINT64_C(1) << 30; /* bytes */
 
 typedef struct mapping { /* of one slab of one worker life */
@@ -39,7 +39,8 @@ typedef struct import {
   atomic_bool open;
   mapping **mappings; /* [mapping_count], a reference each */
   size_t mapping_count;
-  /* READER for each, and RETIRED: it goes with its last reader.  Added to under lock,
+  /* READER for each; RETIRED: it goes with its last reader; CLOSED beside it: dropped,
+   * gone or unreadable, nobody joins that reader.  Added to under lock,
    * readers leave without: acq_rel, so that who frees it has seen them end. */
   atomic_uint use;
 } import;
@@ -59,7 +60,7 @@ struct wefti_imports {
   weft_runtime *rt;
   wefti_imports_ops ops;
   uint32_t world_size;
-  uint64_t visible; /* weights_sequence that was said last */
+  _Atomic uint64_t visible; /* weights_sequence that was said last.  Relaxed: a number */
   seat *seats;
 };
 
@@ -177,7 +178,8 @@ static void sweep(void *arg)
   (void)pthread_mutex_lock(&s->lock);
   for (import **at = &s->imports; *at;) {
     import *im = *at;
-    if (atomic_load_explicit(&im->use, memory_order_acquire) == RETIRED) {
+    const unsigned use = atomic_load_explicit(&im->use, memory_order_acquire);
+    if ((use & ~(unsigned)CLOSED) == RETIRED) {
       *at = im->next;
       im->next = ended;
       ended = im;
@@ -334,7 +336,7 @@ static void retire(seat *s, uint64_t incarnation, uint64_t epoch)
   (void)pthread_mutex_lock(&s->lock);
   for (import *im = s->imports; im; im = im->next) {
     if (im->incarnation == incarnation && (epoch == 0 || im->epoch == epoch)) {
-      atomic_fetch_or_explicit(&im->use, RETIRED, memory_order_relaxed);
+      atomic_fetch_or_explicit(&im->use, RETIRED | CLOSED, memory_order_relaxed);
     }
   }
   (void)pthread_mutex_unlock(&s->lock);
@@ -409,10 +411,10 @@ static bool some_rank_holds(wefti_imports *all, const uint64_t digest[2])
 void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence,
                            const uint64_t digest[2])
 {
-  if (weights_sequence == all->visible) {
+  if (weights_sequence == atomic_load_explicit(&all->visible, memory_order_relaxed)) {
     return;
   }
-  all->visible = weights_sequence;
+  atomic_store_explicit(&all->visible, weights_sequence, memory_order_relaxed);
   const bool by_digest = some_rank_holds(all, digest);
   for (uint32_t r = 0; r < all->world_size; r++) {
     seat *s = &all->seats[r];
@@ -431,8 +433,9 @@ void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence)
     seat *s = &all->seats[r];
     (void)pthread_mutex_lock(&s->lock);
     for (import *im = s->imports; im; im = im->next) {
-      const uint64_t own = im->snapshot.weights_sequence;
-      if (own != 0 && own < weights_sequence) {
+      /* 0: only the newest can become visible yet. */
+      if (im->snapshot.weights_sequence < weights_sequence &&
+          (im->snapshot.weights_sequence != 0 || im != s->imports)) {
         atomic_fetch_or_explicit(&im->use, RETIRED, memory_order_relaxed);
       }
     }
@@ -443,17 +446,26 @@ void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence)
 
 /* ---- pins */
 
-static void leave(import *im, bool retire)
+static void leave(import *im, bool close)
 {
   seat *s = im->seat; /* it may be freed as soon as we have left */
-  if (retire) {
-    atomic_fetch_or_explicit(&im->use, RETIRED, memory_order_relaxed);
+  if (close) {
+    atomic_fetch_or_explicit(&im->use, RETIRED | CLOSED, memory_order_relaxed);
   }
   const unsigned was = atomic_fetch_sub_explicit(&im->use, READER, memory_order_acq_rel);
-  if (was == (READER | RETIRED) &&
+  if ((was & ~(unsigned)CLOSED) == (READER | RETIRED) &&
       weft_loop_call(weft_runtime_loop(s->all->rt, 0), sweep, s) != WEFT_OK) {
     return; /* the loop has ended: destroy frees it */
   }
+}
+
+/* The lock is held.  An older one that is still read can be read by more, as in a store
+ * of this process. */
+static bool can_join(const import *im, uint64_t weights_sequence)
+{
+  const unsigned use = atomic_load_explicit(&im->use, memory_order_relaxed);
+  return im->snapshot.weights_sequence == weights_sequence && (use & CLOSED) == 0 &&
+         ((use & RETIRED) == 0 || use >= READER);
 }
 
 weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_sequence,
@@ -463,15 +475,17 @@ weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_s
   import *found = NULL;
   (void)pthread_mutex_lock(&s->lock);
   for (import *im = s->imports; im; im = im->next) {
-    if (im->snapshot.weights_sequence == weights_sequence && !is_retired(im)) {
+    if (can_join(im, weights_sequence)) {
       atomic_fetch_add_explicit(&im->use, READER, memory_order_relaxed);
       found = im;
       break;
     }
   }
   (void)pthread_mutex_unlock(&s->lock);
-  if (!found) {
-    return WEFT_E_UNAVAIL;
+  if (!found) { /* what is visible is missing only where its worker is */
+    return weights_sequence < atomic_load_explicit(&all->visible, memory_order_relaxed)
+               ? WEFT_E_GONE
+               : WEFT_E_UNAVAIL;
   }
   if (!open_import(found)) { /* the worker need not hold what cannot be read */
     leave(found, true);

@@ -92,10 +92,11 @@ void wefti_imports_gone(wefti_imports *all, uint32_t rank, uint64_t incarnation)
  * although others hold that cannot be pinned. */
 void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence,
                            const uint64_t digest[2]);
-/* All older ones go, with their readers. */
+/* All older ones go, with their readers, and those that cannot become visible any more.
+ */
 void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence);
-/* Any thread.  *holder is for unpin.  The first pin of an import reads its table.  Errors:
- * UNAVAIL. */
+/* Any thread.  *holder is for unpin.  The first pin of an import reads its table. Errors:
+ * GONE (older than what is visible, and no reader holds it), UNAVAIL. */
 weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_sequence,
                            const weft_snapshot **out, void **holder) WEFT_MUST_USE;
 void wefti_imports_unpin(void *holder);

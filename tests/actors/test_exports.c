@@ -164,10 +164,11 @@ static void an_old_one_goes_with_its_reader_and_is_released(void **state)
   assert_true(can_pin(&w, 1)); /* until readers are sent to the new one */
   assert_true(can_pin(&w, 2));
   wefti_imports_settle(w.imports, 2);
-  assert_false(can_pin(&w, 1));
+  assert_true(can_pin(&w, 1)); /* as long as the first reader is there */
   assert_int_equal(w.released_count, 0);
   assert_int_equal(((const uint8_t *)s->tensors[0].data)[0], 64); /* still mapped */
   wefti_imports_unpin(holder);
+  assert_err(wefti_imports_pin(w.imports, 1, 1, &s, &holder), WEFT_E_GONE);
   wefti_imports_settle(w.imports, 2); /* the loop's sweep, which does not run here */
   assert_int_equal(w.released_count, 1);
   assert_int_equal(w.released[0], 3);
@@ -192,6 +193,48 @@ static void dropped_and_gone_ones_are_let_go(void **state)
   assert_true(can_pin(&w, 2));
   wefti_imports_gone(w.imports, 1, LIFE);
   assert_false(can_pin(&w, 2));
+  end(&w);
+}
+
+static void nobody_joins_a_reader_of_what_is_gone(void **state)
+{
+  (void)state;
+  world w;
+  const weft_snapshot *s;
+  void *holder;
+  void *second;
+  begin(&w);
+  hear(&w, 2);
+  visible(&w, 1);
+  assert_ok(wefti_imports_pin(w.imports, 1, 1, &s, &holder));
+  wefti_imports_gone(w.imports, 1, LIFE);
+  assert_err(wefti_imports_pin(w.imports, 1, 1, &s, &second), WEFT_E_UNAVAIL);
+  assert_int_equal(((const uint8_t *)s->tensors[0].data)[0], 64); /* still mapped */
+  wefti_imports_unpin(holder);
+  end(&w);
+}
+
+/* A worker keeps a snapshot for each that is not released. */
+static void what_cannot_become_visible_any_more_is_released(void **state)
+{
+  (void)state;
+  world w;
+  begin(&w);
+  hear(&w, 2);
+  visible(&w, 1);
+  wefti_imports_gone(w.imports, 1, LIFE);
+  assert_int_equal(w.released_count, 1);
+  w.msg.epoch = 4;
+  hear(&w, 2); /* the next life is given what is visible */
+  wefti_imports_settle(w.imports, 1);
+  assert_int_equal(w.released_count, 1);
+  w.msg.epoch = 5;
+  hear(&w, 2);
+  visible(&w, 2);
+  wefti_imports_settle(w.imports, 2);
+  assert_int_equal(w.released_count, 2);
+  assert_int_equal(w.released[1], 4);
+  assert_true(can_pin(&w, 2));
   end(&w);
 }
 
@@ -384,6 +427,8 @@ int main(void)
     cmocka_unit_test(what_is_visible_can_be_read),
     cmocka_unit_test(an_old_one_goes_with_its_reader_and_is_released),
     cmocka_unit_test(dropped_and_gone_ones_are_let_go),
+    cmocka_unit_test(nobody_joins_a_reader_of_what_is_gone),
+    cmocka_unit_test(what_cannot_become_visible_any_more_is_released),
     cmocka_unit_test(a_label_makes_nothing_else_visible),
     cmocka_unit_test(other_bytes_than_those_of_the_commit_are_not_pinned),
     cmocka_unit_test(shards_have_digests_of_their_own),
