@@ -36,6 +36,10 @@ struct wefti_device {
   size_t order_count;
   wefti_export_fn *on_install; /* set before the actors run */
   void *on_install_arg;
+  /* Before a job that needs a slot, on the worker's loop: takes note of what readers
+   * elsewhere let go of.  Set like on_install; may be NULL. */
+  void (*catch_up)(void *arg);
+  void *catch_up_arg;
 };
 
 static inline bool wefti_device_cancelled(wefti_device *device)

@@ -16,8 +16,7 @@ typedef struct held {
   struct held *next;
   uint64_t epoch;
   bool dropped, told; /* told: the parent has been sent it and will release it */
-  wefti_cell **cells; /* [count], one reference each */
-  size_t count;
+  const weft_snapshot *snapshot; /* shared: a reader of the store for as long */
   int table;
   wefti_export_msg msg; /* INSTALL, without slabs */
   wefti_export_slab *slabs;
@@ -56,16 +55,13 @@ static void close_slabs(held *h)
   h->slab_count = 0;
 }
 
-static void free_held(held *h)
+static void free_held(const wefti_exporter *x, held *h)
 {
-  for (size_t i = 0; i < h->count; i++) {
-    wefti_cell_unref(h->cells[i]);
-  }
   close_slabs(h);
   if (h->table >= 0) {
     (void)close(h->table);
   }
-  free(h->cells);
+  wefti_store_unshare(x->device->store, h->snapshot);
   free(h->slabs);
   free(h->slab_fds);
   free(h);
@@ -212,15 +208,9 @@ static weft_err describe(held *h, weft_memory *memory, const weft_snapshot *s)
   if (err != WEFT_OK) {
     return err;
   }
-  h->cells = calloc(s->tensor_count + 1, sizeof(wefti_cell *));
-  if (!h->cells) {
-    return WEFT_E_NOMEM;
-  }
   for (size_t i = 0; i < s->tensor_count && err == WEFT_OK; i++) {
-    wefti_cell *cell = wefti_snapshot_cell(s, i);
-    h->cells[h->count++] = wefti_cell_ref(cell);
     if (s->tensors[i].bytes > 0) {
-      err = add_slab(h, memory, wefti_cell_extent(cell)->slab);
+      err = add_slab(h, memory, wefti_cell_extent(wefti_snapshot_cell(s, i))->slab);
     }
   }
   if (err == WEFT_OK) {
@@ -311,7 +301,7 @@ static void flush(void *arg)
   while (ended) {
     held *h = ended;
     ended = h->next;
-    free_held(h);
+    free_held(x, h);
   }
 }
 
@@ -323,9 +313,11 @@ static void on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot)
   held *h = snapshot ? calloc(1, sizeof *h) : NULL;
   if (h) {
     h->epoch = epoch;
+    h->snapshot = snapshot;
+    wefti_store_share(x->device->store, snapshot);
     h->table = -1;
     if (describe(h, x->device->memory, snapshot) != WEFT_OK) {
-      free_held(h); /* it cannot be pinned from the parent, and that is all */
+      free_held(x, h); /* it cannot be pinned from the parent, and that is all */
       h = NULL;
     }
   }
@@ -362,7 +354,16 @@ void wefti_exporter_message(wefti_exporter *x, const void *data, size_t len)
   }
   (void)pthread_mutex_unlock(&x->lock);
   if (found) {
-    free_held(found);
+    free_held(x, found);
+  }
+}
+
+/* What the parent let go of before it asked for more room may still lie in the socket. */
+static void catch_up(void *arg)
+{
+  wefti_exporter *x = arg;
+  if (x->line) {
+    weft_lifeline_drain(x->line);
   }
 }
 
@@ -382,6 +383,8 @@ weft_err wefti_exporter_create(weft_runtime *rt, wefti_device *device,
   x->rt = rt;
   x->device = device;
   wefti_device_on_install(device, on_install, x);
+  device->catch_up = catch_up;
+  device->catch_up_arg = x;
   *out = x;
   return WEFT_OK;
 }
@@ -392,10 +395,11 @@ void wefti_exporter_destroy(wefti_exporter *x)
     return;
   }
   wefti_device_on_install(x->device, NULL, NULL);
+  x->device->catch_up = NULL;
   while (x->held) {
     held *h = x->held;
     x->held = h->next;
-    free_held(h);
+    free_held(x, h);
   }
   (void)pthread_mutex_destroy(&x->lock);
   free(x);

@@ -45,6 +45,9 @@ typedef struct slot {
   _Alignas(64) atomic_uint refs;
   /* What readers may pin it as; 0 = not by number.  seq_cst: see pin_exact. */
   _Atomic uint64_t sequence;
+  /* How many of the readers are mappings of the process that started this one.  Relaxed:
+   * a number for people. */
+  atomic_uint mapped;
   snap *snap;       /* written under lock while no reader can get here */
   slot_state state; /* under lock, as is the rest */
   uint64_t epoch;

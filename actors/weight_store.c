@@ -300,6 +300,20 @@ static uint32_t readers_locked(const slot *s)
   return s->state != SLOT_FREE && refs > own ? refs - own : 0;
 }
 
+static void say_holders(const slot *s, uint32_t readers, char *text, size_t cap)
+{
+  const uint32_t mapped = atomic_load_explicit(&s->mapped, memory_order_relaxed);
+  const uint32_t here = readers > mapped ? readers - mapped : 0;
+  char some[32] = "";
+  if (here > 0) {
+    (void)snprintf(some, sizeof some, "%" PRIu32 " reader%s", here, here == 1 ? "" : "s");
+  }
+  (void)snprintf(
+      text, cap, "sequence %" PRIu64 " by %s%s%s", s->snap->pub.weights_sequence, some,
+      here > 0 && mapped > 0 ? " and " : "", mapped > 0 ? "the engine's process" : "");
+}
+
+/* Not of the default: its readers keep nothing from going. */
 static void holders_locked(const weft_store *store, char *text, size_t cap)
 {
   size_t len = 0;
@@ -307,13 +321,12 @@ static void holders_locked(const weft_store *store, char *text, size_t cap)
   for (unsigned i = 0; i < store->slot_count && len < cap; i++) {
     const slot *s = &store->slots[i];
     const uint32_t readers = readers_locked(s);
-    if (readers == 0) {
+    if (readers == 0 || s->state == SLOT_DEFAULT) {
       continue;
     }
-    const int n =
-        snprintf(text + len, cap - len, "%ssequence %" PRIu64 " by %" PRIu32 " reader%s",
-                 len == 0 ? "" : ", ", s->snap->pub.weights_sequence, readers,
-                 readers == 1 ? "" : "s");
+    char one[96];
+    say_holders(s, readers, one, sizeof one);
+    const int n = snprintf(text + len, cap - len, "%s%s", len == 0 ? "" : ", ", one);
     len += n > 0 ? (size_t)n : 0;
   }
 }
@@ -344,6 +357,20 @@ const weft_snapshot *wefti_store_base(weft_store *store)
   }
   unlock(store);
   return base;
+}
+
+void wefti_store_share(weft_store *store, const weft_snapshot *snapshot)
+{
+  slot *s = &store->slots[((const snap *)(const void *)snapshot)->slot];
+  atomic_fetch_add_explicit(&s->refs, 1, memory_order_seq_cst);
+  atomic_fetch_add_explicit(&s->mapped, 1, memory_order_relaxed);
+}
+
+void wefti_store_unshare(weft_store *store, const weft_snapshot *snapshot)
+{
+  slot *s = &store->slots[((const snap *)(const void *)snapshot)->slot];
+  atomic_fetch_sub_explicit(&s->mapped, 1, memory_order_relaxed);
+  wefti_slot_leave(s);
 }
 
 void wefti_store_state_get(weft_store *store, wefti_store_state *out)

@@ -25,6 +25,10 @@ typedef struct wefti_entry {
  * until the last cell is gone) with the last reference.  Errors: NOMEM, OVERFLOW. */
 weft_err wefti_cell_create(const weft_tensor *want, weft_memory *memory,
                            const weft_extent *extent, wefti_entry *out) WEFT_MUST_USE;
+/* The same bytes under another name: *out is of with a copy of name, and holds a
+ * reference to of's cell.  Errors: NOMEM, OVERFLOW. */
+weft_err wefti_cell_alias(const char *name, const wefti_entry *of, wefti_entry *out)
+    WEFT_MUST_USE;
 const weft_extent *wefti_cell_extent(const wefti_cell *cell);
 int wefti_cell_device(const wefti_cell *cell); /* -1 = host memory */
 wefti_cell *wefti_cell_ref(wefti_cell *cell);
@@ -66,6 +70,10 @@ weft_err wefti_store_room(weft_store *store, weft_why *why) WEFT_MUST_USE;
 /* The default, pinned whether or not readers are served; NULL when there is none.
  * Let go with weft_store_unpin. */
 const weft_snapshot *wefti_store_base(weft_store *store);
+/* The process that started this one maps snapshot, which is known to be there, from now
+ * until unshare: one reader, whoever reads it there. */
+void wefti_store_share(weft_store *store, const weft_snapshot *snapshot);
+void wefti_store_unshare(weft_store *store, const weft_snapshot *snapshot);
 /* The cell behind tensor i. */
 wefti_cell *wefti_snapshot_cell(const weft_snapshot *snapshot, size_t i);
 

@@ -25,6 +25,10 @@ void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask 
                               .dp_index = w->dp_index,
                               .strict = ask ? ask->strict : 0,
                               .info = ask ? ask->info : NULL };
+  const wefti_device *device = w->args.device;
+  if (device->catch_up && (job == WEFT_DEVICE_OPEN || job == WEFT_DEVICE_RESET)) {
+    device->catch_up(device->catch_up_arg);
+  }
   w->job = job;
   w->asked = ask ? *ask : (worker_ask){ 0 };
   w->asked.arg = (weft_str){ 0 }; /* borrowed: only who asked is needed later */

@@ -250,6 +250,11 @@ weft_err weft_lifeline_send(weft_lifeline *line, const void *data, size_t len,
   return wefti_line_send(&line->line, data, len, fds, nfds);
 }
 
+void weft_lifeline_drain(weft_lifeline *line)
+{
+  (void)wefti_line_drain(&line->line, BATCH);
+}
+
 void weft_lifeline_destroy(weft_lifeline *line)
 {
   if (line == NULL) {

@@ -111,6 +111,76 @@ static void a_pin_keeps_its_bytes_while_others_commit(void **state)
   api_end(&w);
 }
 
+/* A number of rank 0 as of GET /weight_status. */
+static uint64_t told(api_world *w, const char *key)
+{
+  const weft_request status = { .size = sizeof status, .op = WEFT_OP_STATUS };
+  weft_result *result = NULL;
+  weft_json *root = NULL;
+  int64_t value = -1;
+  assert_ok(weft_engine_call(w->engine, &status, &result, NULL));
+  assert_ok(weft_json_parse(result->body, result->body_len, NULL, &root, NULL));
+  const weft_json *rank0 = weft_json_first(weft_json_get(root, "workers"));
+  assert_true(weft_json_i64(weft_json_get(rank0, key), &value));
+  weft_json_free(root);
+  weft_result_free(result);
+  return (uint64_t)value;
+}
+
+/* The engine knows it from a heartbeat. */
+static void await_told(api_world *w, uint64_t readers, uint64_t snapshots)
+{
+  for (unsigned i = 0; i < API_PATIENCE_S * 50; i++) {
+    if (told(w, "readers") == readers && told(w, "snapshots") == snapshots) {
+      return;
+    }
+    const struct timespec pause = { .tv_nsec = 20000000 };
+    (void)nanosleep(&pause, NULL);
+  }
+  fail_msg("readers %" PRIu64 ", snapshots %" PRIu64, told(w, "readers"),
+           told(w, "snapshots"));
+}
+
+static void at_most_four_snapshots_are_held(void **state)
+{
+  (void)state;
+  enum { HELD = 3 };
+  api_world w;
+  weft_pinned pins[HELD];
+  weft_pinned again;
+  weft_why why = { .text = "" };
+  api_begin(&w, kind, program);
+  for (int i = 0; i < HELD; i++) {
+    api_push(&w, i + 1, "held");
+    api_ok(weft_pin(w.engine, 0, 0, &pins[i], &why_));
+  }
+  api_push(&w, HELD + 1, "live");
+  await_told(&w, HELD + 1, HELD + 1); /* the engine's own reader of the live one too */
+  assert_err(weft_engine_start(w.engine, 0, &why), WEFT_E_UNAVAIL);
+  assert_non_null(strstr(why.text, "4 snapshots are held"));
+  for (int i = 0; i < HELD; i++) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "sequence %d by %s", i + 1,
+                   program ? "the engine's process" : "1 reader");
+    assert_non_null(strstr(why.text, name));
+    assert_int_equal(api_value(&pins[i]), i + 1);
+  }
+  assert_null(strstr(why.text, "sequence 4"));     /* to let go of it would not help */
+  api_ok(weft_pin(w.engine, 0, 2, &again, &why_)); /* what is held can be had again */
+  assert_int_equal(api_value(&again), 2);
+  weft_unpin(&pins[1]);
+  assert_err(weft_engine_start(w.engine, 0, NULL), WEFT_E_UNAVAIL);
+  weft_unpin(&again);
+  api_push(&w, HELD + 2, "room again");
+  assert_err(weft_pin(w.engine, 0, 2, &again, NULL), WEFT_E_GONE);
+  assert_int_equal(api_value(&pins[0]), 1);
+  assert_int_equal(api_value(&pins[2]), 3);
+  weft_unpin(&pins[0]);
+  weft_unpin(&pins[2]);
+  await_told(&w, 1, 1);
+  api_end(&w);
+}
+
 static void a_failed_update_changes_nothing_and_says_so(void **state)
 {
   (void)state;
@@ -509,6 +579,7 @@ int main(void)
     cmocka_unit_test(an_update_becomes_visible_on_every_rank),
     cmocka_unit_test(a_label_changes_the_string_and_nothing_else),
     cmocka_unit_test(a_pin_keeps_its_bytes_while_others_commit),
+    cmocka_unit_test(at_most_four_snapshots_are_held),
     cmocka_unit_test(a_failed_update_changes_nothing_and_says_so),
     cmocka_unit_test(status_and_weights_are_json),
     cmocka_unit_test(pause_and_resume_are_told_to_the_engine),

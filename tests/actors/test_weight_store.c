@@ -264,6 +264,33 @@ static void the_cap_names_the_readers(void **state)
   end(f);
 }
 
+static void what_another_process_maps_is_read(void **state)
+{
+  (void)state;
+  fixture *f = begin(2, false);
+  const weft_snapshot *s;
+  weft_why why = { 0 };
+  wefti_store_state st;
+  commit(f, 1);
+  assert_ok(weft_store_pin(f->store, 0, &s));
+  wefti_store_share(f->store, s);
+  commit(f, 2);
+  assert_err(wefti_store_room(f->store, &why), WEFT_E_UNAVAIL);
+  assert_non_null(strstr(why.text, "sequence 1 by 1 reader and the engine's process;"));
+  weft_store_unpin(f->store, s);
+  assert_err(wefti_store_room(f->store, &why), WEFT_E_UNAVAIL);
+  assert_non_null(strstr(why.text, "sequence 1 by the engine's process;"));
+  wefti_store_state_get(f->store, &st);
+  assert_int_equal(st.readers, 1);
+  wefti_store_unshare(f->store, s);
+  assert_true(wefti_store_reapable(f->store));
+  assert_ok(wefti_store_room(f->store, NULL));
+  wefti_store_state_get(f->store, &st);
+  assert_int_equal(st.readers, 0);
+  assert_int_equal(st.snapshots, 1);
+  end(f);
+}
+
 static void options_have_limits(void **state)
 {
   (void)state;
@@ -529,6 +556,7 @@ int main(void)
     cmocka_unit_test(drop_leaves_the_default),
     cmocka_unit_test(shared_cells_live_as_long_as_any_snapshot),
     cmocka_unit_test(the_cap_names_the_readers),
+    cmocka_unit_test(what_another_process_maps_is_read),
     cmocka_unit_test(options_have_limits),
     cmocka_unit_test(pins_need_the_grant),
     cmocka_unit_test(held_store_serves_nobody_until_a_publish),

@@ -59,6 +59,8 @@ WEFT_API weft_err weft_lifeline_open(weft_loop *loop, int fd,
                                      weft_lifeline **out) WEFT_MUST_USE;
 WEFT_API weft_err weft_lifeline_send(weft_lifeline *line, const void *data, size_t len,
                                      const int *fds, size_t nfds) WEFT_MUST_USE;
+/* As weft_process_drain. */
+WEFT_API void weft_lifeline_drain(weft_lifeline *line);
 WEFT_API void weft_lifeline_destroy(weft_lifeline *line);
 
 /* ---- the private run directory: 0700, owned by this user, holds ipc sockets; removed
