@@ -44,6 +44,10 @@ static size_t next_number(number_walk *w)
   while (w->p < w->end) {
     if (*w->p == '"') {
       for (w->p++; *w->p != '"'; w->p++) {
+        w->p += wefti_json_plain_run(w->p, (size_t)(w->end - w->p));
+        if (*w->p == '"') {
+          break;
+        }
         w->p += *w->p == '\\';
       }
     } else if (*w->p == '-' || (*w->p >= '0' && *w->p <= '9')) {
@@ -62,6 +66,18 @@ static bool is_plain_integer(const char *token, size_t len)
 {
   return len <= DOUBLE_DIGITS && memchr(token, '.', len) == NULL &&
          memchr(token, 'e', len) == NULL && memchr(token, 'E', len) == NULL;
+}
+
+/* Nearly every text: then the tree need not be walked. */
+static bool all_plain_integers(const char *text, size_t len)
+{
+  number_walk walk = { .p = text, .end = text + len };
+  for (size_t digits; (digits = next_number(&walk)) != 0;) {
+    if (!is_plain_integer(walk.p - digits, digits)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 /* The tree's numbers in document order are the text's.  Depth is bounded by the scan. */
@@ -138,7 +154,9 @@ weft_err weft_json_parse(const void *text, size_t len, const weft_json_limits *l
   }
   number_walk walk = { .p = text };
   walk.end = walk.p + len;
-  keep_numbers(&walk, root);
+  if (!all_plain_integers(text, len)) {
+    keep_numbers(&walk, root);
+  }
   if (walk.failed) {
     cJSON_Delete(root);
     return weft_whyf(why, WEFT_E_NOMEM, "JSON: out of memory");
