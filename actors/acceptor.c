@@ -17,7 +17,7 @@ enum {
   QUERY_MS = 5000,    /* patience for what the engine answers by itself */
   WEIGHTS_MS = 30000, /* … and for what it must ask a worker */
   CALL_MS = 300000,   /* … and for a call without timeout_s: stock clients leave then */
-  GRACE_MS = 5000     /* the engine's own deadline comes first */
+  GRACE_MS = 800      /* the engine's own deadline comes first; I5 allows 1 s in all */
 };
 
 /* A long body that is read slice by slice, so that others get their turns: first scanned,
@@ -25,6 +25,7 @@ enum {
 typedef struct job {
   struct job *next;
   weft_http_call *call; /* heap copy */
+  uint64_t came_ms;
   weft_json_scan *scan;
   size_t at;      /* bytes scanned */
   uint64_t timer; /* the next slice */
@@ -66,7 +67,8 @@ static void forward(weft_ctx *ctx, acceptor *self, const wefti_request *rq)
   wefti_open open = { .id = call->id,
                       .peer = mutates ? call->peer : 0,
                       .route = call->route,
-                      .patience_ms = patience(rq) };
+                      .patience_ms = patience(rq),
+                      .asked_ms = weft_now_ms(ctx) };
   if (call->route == WEFTI_ROUTE_LABEL) {
     open.echo = weft_buf_create(rq->fields->version.text, rq->fields->version.len);
     if (open.echo == NULL) {
@@ -291,6 +293,7 @@ static void job_begin(weft_ctx *ctx, acceptor *self, const weft_http_call *call)
     return;
   }
   j->call = (weft_http_call *)copy;
+  j->came_ms = weft_now_ms(ctx);
   if (job_run(ctx, self, j)) {
     j->next = self->jobs;
     self->jobs = j;
@@ -377,11 +380,11 @@ static void on_http_gone(weft_ctx *ctx, acceptor *self, const weft_http_gone *go
   self->counts.forwarded++;
 }
 
-static void on_client_done(acceptor *self, const weft_client_done *done)
+static void on_client_done(weft_ctx *ctx, acceptor *self, const weft_client_done *done)
 {
   wefti_open open;
   if (wefti_open_take(&self->open, done->h.corr, &open)) {
-    wefti_reply_done(&self->args.ops, &open, done);
+    wefti_reply_done(&self->args.ops, &open, done, weft_now_ms(ctx));
     weft_buf_unref(open.echo);
   }
 }
@@ -398,21 +401,24 @@ static void on_ask_failed(weft_ctx *ctx, acceptor *self,
     weft_log(ctx, WEFT_LOG_WARN, "%s: no answer from the engine: %s",
              wefti_route_fact_of(open.route)->name, weft_strerror(reason));
   }
-  wefti_reply_silence(&self->args.ops, &open, reason);
+  wefti_reply_silence(&self->args.ops, &open, reason, weft_now_ms(ctx));
   weft_buf_unref(open.echo);
 }
 
 /* Nobody is left without an answer. */
 static void on_stop(weft_ctx *ctx, acceptor *self)
 {
+  const uint64_t now = weft_now_ms(ctx);
   for (size_t i = 0; i < self->open.cap; i++) {
     if (self->open.slots[i].corr != 0) {
-      wefti_reply_silence(&self->args.ops, &self->open.slots[i], WEFT_E_CLOSED);
+      wefti_reply_silence(&self->args.ops, &self->open.slots[i], WEFT_E_CLOSED, now);
     }
   }
   for (const job *j = self->jobs; j != NULL; j = j->next) {
-    const wefti_open open = { .id = j->call->id, .route = j->call->route };
-    wefti_reply_silence(&self->args.ops, &open, WEFT_E_CLOSED);
+    const wefti_open open = { .id = j->call->id,
+                              .route = j->call->route,
+                              .asked_ms = j->came_ms };
+    wefti_reply_silence(&self->args.ops, &open, WEFT_E_CLOSED, now);
   }
   weft_stop(ctx, WEFT_OK);
 }
@@ -450,7 +456,7 @@ static weft_err acceptor_on(weft_ctx *ctx, void *state, const weft_msg *msg)
     on_http_gone(ctx, self, (const weft_http_gone *)msg);
     return WEFT_OK;
   case WEFT_MSG_CLIENT_DONE:
-    on_client_done(self, (const weft_client_done *)msg);
+    on_client_done(ctx, self, (const weft_client_done *)msg);
     return WEFT_OK;
   case WEFT_MSG_ASK_FAILED:
     on_ask_failed(ctx, self, (const weft_ask_failed_msg *)msg);

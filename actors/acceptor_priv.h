@@ -132,12 +132,13 @@ weft_msg *wefti_request_message(weft_ctx *ctx, const wefti_request *rq);
 /* ---- acceptor_open.c: requests that wait for the engine, by question number */
 
 typedef struct wefti_open {
-  uint64_t corr; /* 0 = free */
+  uint64_t corr; /* 0 = free; not asked yet */
   weft_http_id id;
   uint64_t peer; /* 0: not one that may be taken over */
   uint32_t route;
   uint32_t patience_ms; /* of the question */
-  weft_buf *echo;       /* new_version of /update_weight_version, shared */
+  uint64_t asked_ms;
+  weft_buf *echo; /* new_version of /update_weight_version, shared */
 } wefti_open;
 
 typedef struct wefti_open_table {
@@ -161,10 +162,10 @@ void wefti_reply_problem(const wefti_http_ops *ops, weft_http_id id,
                          const wefti_problem *bad);
 void wefti_reply_nomem(const wefti_http_ops *ops, weft_http_id id);
 void wefti_reply_done(const wefti_http_ops *ops, const wefti_open *open,
-                      const weft_client_done *done);
+                      const weft_client_done *done, uint64_t now_ms);
 /* The engine did not answer.  reason: of ASK_FAILED, or CLOSED when this end stops. */
 void wefti_reply_silence(const wefti_http_ops *ops, const wefti_open *open,
-                         weft_err reason);
+                         weft_err reason, uint64_t now_ms);
 
 /* ---- acceptor_local.c: false when the engine must be asked */
 bool wefti_reply_locally(const wefti_acceptor_args *args, const wefti_request *rq);

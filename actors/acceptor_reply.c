@@ -139,7 +139,7 @@ static const char *outcome_name(uint32_t outcome)
 }
 
 static void reply_error(const wefti_http_ops *ops, const wefti_open *open,
-                        const weft_client_done *done)
+                        const weft_client_done *done, uint64_t now_ms)
 {
   const weft_err err = (weft_err)done->err;
   const status_row *row = status_of(err);
@@ -149,14 +149,19 @@ static void reply_error(const wefti_http_ops *ops, const wefti_open *open,
     reply_not_ready(ops, open->id, text, len);
     return;
   }
-  if (wefti_route_fact_of(open->route)->failed != NULL) {
+  const wefti_route_fact *fact = wefti_route_fact_of(open->route);
+  if (fact->failed != NULL) {
     reply_string_error(ops, open, row, text, len);
     return;
   }
   weft_json_writer w;
   begin_error(&w, row, text, len, NULL);
-  if (done->operation.len > 0) {
+  /* Only the engine names it; what answers in its place (a relay, this end) does not. */
+  const bool named = done->operation.len > 0;
+  if (named) {
     weft_jw_strn(&w, "operation", done->operation.p, done->operation.len);
+  } else if (fact->mutates) {
+    weft_jw_str(&w, "operation", fact->name);
   }
   if (done->phase.len > 0) {
     weft_jw_strn(&w, "phase", done->phase.p, done->phase.len);
@@ -164,8 +169,8 @@ static void reply_error(const wefti_http_ops *ops, const wefti_open *open,
   if (done->culprits.len > 0) {
     weft_jw_strn(&w, "workers", done->culprits.p, done->culprits.len);
   }
-  if (done->operation.len > 0) {
-    weft_jw_u64(&w, "elapsed_ms", done->elapsed_ms);
+  if (named || fact->mutates) {
+    weft_jw_u64(&w, "elapsed_ms", named ? done->elapsed_ms : now_ms - open->asked_ms);
   }
   if (outcome_name(done->outcome) != NULL) {
     weft_jw_str(&w, "outcome", outcome_name(done->outcome));
@@ -270,10 +275,10 @@ static void reply_success(const wefti_http_ops *ops, const wefti_open *open,
 }
 
 void wefti_reply_done(const wefti_http_ops *ops, const wefti_open *open,
-                      const weft_client_done *done)
+                      const weft_client_done *done, uint64_t now_ms)
 {
   if (done->err != WEFT_OK) {
-    reply_error(ops, open, done);
+    reply_error(ops, open, done, now_ms);
   } else if (open->route == WEFTI_ROUTE_INFO) {
     reply_info(ops, open, done->version);
   } else {
@@ -281,11 +286,29 @@ void wefti_reply_done(const wefti_http_ops *ops, const wefti_open *open,
   }
 }
 
+/* What is certain of a call that the engine did not answer. */
+static weft_outcome silent_outcome(const wefti_open *open, bool asked)
+{
+  switch (open->route) {
+  case WEFTI_ROUTE_INIT: /* these bring no bytes and change no version */
+  case WEFTI_ROUTE_START:
+  case WEFTI_ROUTE_START_DRAFT:
+    return WEFT_OUTCOME_NOT_COMMITTED;
+  case WEFTI_ROUTE_UPDATE: /* taken in, it may be in a commit of the session by now */
+  case WEFTI_ROUTE_FINISH:
+  case WEFTI_ROUTE_LABEL:
+    return asked ? WEFT_OUTCOME_UNKNOWN : WEFT_OUTCOME_NOT_COMMITTED;
+  default:
+    return WEFT_OUTCOME_NONE;
+  }
+}
+
 void wefti_reply_silence(const wefti_http_ops *ops, const wefti_open *open,
-                         weft_err reason)
+                         weft_err reason, uint64_t now_ms)
 {
   const wefti_route_fact *fact = wefti_route_fact_of(open->route);
-  const bool unknown = fact->commits && !wefti_was_not_asked(reason);
+  const bool asked = open->corr != 0 && !wefti_was_not_asked(reason);
+  const bool unknown = fact->commits && asked;
   char text[256];
   const char *what = reason == WEFT_E_TIMEOUT ? "the engine did not answer in time"
                      : reason == WEFT_E_FULL  ? "the engine is overloaded; try again"
@@ -300,10 +323,8 @@ void wefti_reply_silence(const wefti_http_ops *ops, const wefti_open *open,
                                  : "");
   const weft_client_done done = {
     .err = reason == WEFT_E_TIMEOUT ? WEFT_E_TIMEOUT : WEFT_E_UNAVAIL,
-    .outcome = unknown         ? WEFT_OUTCOME_UNKNOWN
-               : fact->commits ? WEFT_OUTCOME_NOT_COMMITTED
-                               : WEFT_OUTCOME_NONE,
+    .outcome = silent_outcome(open, asked),
     .message = { text, n < 0 ? 0 : (uint32_t)n },
   };
-  reply_error(ops, open, &done);
+  reply_error(ops, open, &done, now_ms);
 }
