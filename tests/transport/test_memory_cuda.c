@@ -158,6 +158,29 @@ static void what_is_not_there_is_named(void **state)
   assert_err(weft_device_choose(4, 4, &chosen, &why), WEFT_E_UNAVAIL);
 }
 
+/* The real libraries, where they are installed: every symbol that is needed is there, and
+ * without a GPU they say so. */
+static void real_libraries_are_taken(void **state)
+{
+  (void)state;
+  const weft_device_opts device = { .size = sizeof device,
+                                    .cudart = WEFT_REAL_CUDART,
+                                    .nccl = WEFT_REAL_NCCL };
+  if (device.cudart[0] == '\0' || device.nccl[0] == '\0') {
+    skip();
+  }
+  weft_device_info info;
+  weft_why why = { 0 };
+  const weft_err err = weft_device_probe(&device, true, &info, &why);
+  if (err == WEFT_OK) {
+    assert_true(info.count > 0 && strlen(info.uuid) == 36 && info.nccl[0] == '2');
+  } else {
+    assert_int_equal(err, WEFT_E_UNAVAIL);
+    assert_true(strstr(why.text, "no NVIDIA driver") != NULL ||
+                strstr(why.text, "no GPU here") != NULL);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -165,6 +188,7 @@ int main(void)
     cmocka_unit_test(bytes_are_written_and_read),
     cmocka_unit_test(no_room_is_an_error),
     cmocka_unit_test(what_is_not_there_is_named),
+    cmocka_unit_test(real_libraries_are_taken),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
