@@ -114,6 +114,7 @@ static void new_boot(weft_ctx *ctx, worker *w, uint64_t boot)
     wefti_store_forget(w->args.device->store);
     w->ended = 0;
     w->adopted_op = 0;
+    w->session_op = 0;
     worker_said_clear(w);
     if (w->phase == WEFT_WORKER_ABORTING) {
       w->abort_epoch = 0;
@@ -291,6 +292,20 @@ static void on_busy(weft_ctx *ctx, worker *w, const worker_ask *ask)
   }
 }
 
+static void run_session(weft_ctx *ctx, worker *w, const worker_ask *ask)
+{
+  w->session_op = ask->op;
+  if (ask->type == WEFT_MSG_W_START) {
+    on_start(ctx, w, ask);
+  } else if (ask->type == WEFT_MSG_W_ACCEPT) {
+    on_accept(ctx, w, ask);
+  } else if (ask->type == WEFT_MSG_W_GO) {
+    on_go(ctx, w, ask);
+  } else {
+    on_finish(ctx, w, ask);
+  }
+}
+
 static void on_session(weft_ctx *ctx, worker *w, const worker_ask *ask)
 {
   const uint64_t ended = w->phase == WEFT_WORKER_ABORTING && w->abort_epoch > w->ended
@@ -303,16 +318,14 @@ static void on_session(weft_ctx *ctx, worker *w, const worker_ask *ask)
     worker_refuse(ctx, ask, WEFT_E_STALE,
                   "rank %" PRIu32 ": epoch %" PRIu64 ", but %" PRIu64 " has ended here",
                   w->rank, ask->epoch, ended);
+  } else if (ask->op < w->session_op) {
+    worker_refuse(ctx, ask, WEFT_E_STALE,
+                  "rank %" PRIu32 ": a later operation came first",
+                  w->rank); /* a late copy: the engine asks one thing after the other */
   } else if (w->corr != 0 || w->phase == WEFT_WORKER_ABORTING) {
     on_busy(ctx, w, ask);
-  } else if (ask->type == WEFT_MSG_W_START) {
-    on_start(ctx, w, ask);
-  } else if (ask->type == WEFT_MSG_W_ACCEPT) {
-    on_accept(ctx, w, ask);
-  } else if (ask->type == WEFT_MSG_W_GO) {
-    on_go(ctx, w, ask);
   } else {
-    on_finish(ctx, w, ask);
+    run_session(ctx, w, ask);
   }
 }
 

@@ -50,6 +50,7 @@ typedef struct worker {
   uint64_t former[WORKER_FORMER_MAX];
   unsigned former_count;
   uint64_t adopted_op; /* of the newest adoption by boot */
+  uint64_t session_op; /* of boot's newest start, accept, go or finish */
   uint32_t rank, world_size, dp_index;
 
   weft_worker_phase phase;
