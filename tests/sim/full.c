@@ -49,6 +49,42 @@ void full_later(full *w, uint64_t after_ms, const full_event *event)
   full_break(w, "more than %d events are to come", FULL_EVENTS);
 }
 
+void full_stray(full *w, const full_process *p, const weft_msg *frame, uint32_t within_ms)
+{
+  for (unsigned i = 0; i < FULL_STRAYS; i++) {
+    full_lost_frame *f = &w->strays[i];
+    if (f->msg == NULL) {
+      *f = (full_lost_frame){ .msg = weft_msg_dup(weft_messages(), frame),
+                              .rank = p->rank,
+                              .at_ms = weft_sim_now_ms(w->sim) +
+                                       full_random(w, (uint64_t)within_ms + 1) };
+      return;
+    }
+  }
+}
+
+static void strays_due(full *w)
+{
+  const uint64_t now = weft_sim_now_ms(w->sim);
+  for (unsigned i = 0; i < FULL_STRAYS; i++) {
+    full_lost_frame *f = &w->strays[i];
+    if (f->msg == NULL || f->at_ms > now) {
+      continue;
+    }
+    const full_process *p = full_process_at(w, f->rank);
+    /* Not simulated: the first frame of a dead engine after its successor's.  Boots have
+     * no order, so the worker would follow the dead one for good. */
+    const bool dead = f->msg->type == WEFT_MSG_W_ADOPT &&
+                      ((const weft_w_adopt *)f->msg)->boot != full_now(w)->id;
+    if (p != NULL && !dead) {
+      full_check_frame(w, p, f->msg);
+      (void)weft_sim_send(w->sim, p->worker, f->msg);
+    }
+    weft_msg_drop(weft_messages(), f->msg);
+    f->msg = NULL;
+  }
+}
+
 static void say_ready(full *w, const full_process *p)
 {
   char url[16];
@@ -138,6 +174,7 @@ void full_run(full *w, uint64_t for_ms)
   const uint64_t until = weft_sim_now_ms(w->sim) + for_ms;
   while (!w->broken && weft_sim_now_ms(w->sim) < until) {
     events_due(w);
+    strays_due(w);
     while (step(w)) {
     }
     if (!weft_sim_alive(w->sim, w->engine)) {
@@ -302,6 +339,11 @@ void full_stop(full *w)
     full_unpin(w, i);
   }
   weft_sim_destroy(w->sim);
+  for (unsigned i = 0; i < FULL_STRAYS; i++) { /* those of links that end with it too */
+    if (w->strays[i].msg != NULL) {
+      weft_msg_drop(weft_messages(), w->strays[i].msg);
+    }
+  }
   for (uint32_t i = 0; i < w->process_count; i++) {
     full_process_free(&w->processes[i]);
     if (w->processes[i].memory_held != 0) {

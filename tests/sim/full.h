@@ -20,14 +20,15 @@
 
 enum {
   FULL_RANKS = 3,
-  FULL_CLIENTS = 3,
+  FULL_CLIENTS = 4,  /* the last one only asks for tables */
   FULL_TENSORS = 3,  /* t0, t1, …: one int64 each */
   FULL_PUSHES = 640, /* update calls of one run */
   FULL_EPOCHS = 512, /* of one boot of the engine */
   FULL_BOOTS = 4,
   FULL_PROCS = 192, /* worker processes of one run, all lives */
   FULL_EVENTS = 64, /* what the world outside does later */
-  FULL_HELD = 6,    /* pins that readers hold on to */
+  FULL_STRAYS = 64,
+  FULL_HELD = 6, /* pins that readers hold on to */
   FULL_RECORDS = 512,
   FULL_CALLS = 512
 };
@@ -60,8 +61,10 @@ typedef struct full_trouble {
   uint32_t net_delay_ms; /* each frame and answer takes up to so long, so they overtake */
   uint32_t net_twice, net_lost; /* percent */
   uint32_t device_slow_ms;      /* a job takes up to so long */
-  bool device_hangs;            /* the next session job does not end until healed */
-  bool ignores_cancel;          /* a transfer ends well although it was cancelled */
+  uint16_t ambush_type;         /* frame that the next fault waits for; 0 = none */
+  enum { AMBUSH_FREEZE, AMBUSH_KILL, AMBUSH_CUT, AMBUSHES } ambush;
+  bool device_hangs;   /* the next session job does not end until healed */
+  bool ignores_cancel; /* a transfer ends well although it was cancelled */
   bool fail_accept, fail_receive, corrupt; /* once */
   uint32_t start_ms;                       /* until a new process is ready */
   bool start_fails;
@@ -149,6 +152,13 @@ typedef struct full_held {
   int64_t content[FULL_TENSORS];
 } full_held;
 
+/* A frame that outlived its link. */
+typedef struct full_lost_frame {
+  weft_msg *msg; /* NULL = free */
+  uint32_t rank;
+  uint64_t at_ms;
+} full_lost_frame;
+
 typedef struct full_opts {
   uint64_t seed;
   uint32_t ranks;
@@ -172,6 +182,7 @@ struct full {
   uint32_t at[FULL_RANKS]; /* process of the rank + 1; 0 = none */
   full_trouble trouble[FULL_RANKS];
   full_event events[FULL_EVENTS];
+  full_lost_frame strays[FULL_STRAYS];
   uint32_t kill_list[16];
   unsigned kill_count;
   full_journal journal;
@@ -199,6 +210,9 @@ void full_stop(full *w);
 void full_run(full *w, uint64_t for_ms);
 void full_break(full *w, const char *fmt, ...) WEFT_PRINTF(2, 3);
 void full_later(full *w, uint64_t after_ms, const full_event *event);
+/* Takes a copy of frame; whoever lives at p's rank gets it within within_ms. */
+void full_stray(full *w, const full_process *p, const weft_msg *frame,
+                uint32_t within_ms);
 void full_engine_crash(full *w); /* with all that lives in its process, and comes back */
 void full_engine_freeze(full *w, bool frozen);
 uint64_t full_random(full *w, uint64_t below);
@@ -215,6 +229,7 @@ void full_process_end(full *w, full_process *p); /* crash or kill: between steps
 void full_process_freeze(full *w, full_process *p, bool frozen);
 void full_processes_reap(full *w); /* those whose actors ended by themselves */
 void full_process_free(full_process *p);
+void full_kill_later(full *w, const full_process *p); /* after this step */
 void full_member_ops(full *w, wefti_member_ops *ops);
 void full_cut_link(full *w, uint32_t rank);
 
@@ -248,7 +263,7 @@ void full_check_reply(full *w, const full_process *p, const weft_msg *frame,
                       const weft_msg *answer);
 void full_check_answer(full *w, full_call *call);
 void full_pin(full *w, uint32_t rank, bool exact, bool keep);
-void full_unpin(full *w, unsigned slot);
+void full_unpin(full *w, unsigned index);
 void full_unpin_process(full *w, const full_process *p);
 void full_check_status(full *w, const weft_buf *json);
 

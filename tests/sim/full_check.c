@@ -2,6 +2,7 @@
  * recorded and answered. */
 #include "full.h"
 #include "weft/json.h"
+#include "weight_slots.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -177,9 +178,9 @@ void full_pin(full *w, uint32_t rank, bool exact, bool keep)
   }
 }
 
-void full_unpin(full *w, unsigned slot)
+void full_unpin(full *w, unsigned index)
 {
-  full_held *h = &w->held[slot];
+  full_held *h = &w->held[index];
   int64_t got[FULL_TENSORS];
   if (h->snapshot == NULL) {
     return;
@@ -314,6 +315,19 @@ void full_check_frame(full *w, const full_process *p, const weft_msg *frame)
   }
 }
 
+/* I3: nothing of an aborted epoch may stay installed. */
+static void check_dropped(full *w, const full_process *p, uint64_t epoch)
+{
+  const weft_store *store = p->device->store;
+  for (unsigned i = 0; i < store->slot_count; i++) {
+    if (store->slots[i].state == SLOT_INSTALLED && store->slots[i].epoch <= epoch) {
+      full_break(
+          w, "I3: rank %" PRIu32 " keeps what epoch %" PRIu64 " installed after its end",
+          p->rank, store->slots[i].epoch);
+    }
+  }
+}
+
 void full_check_reply(full *w, const full_process *p, const weft_msg *frame,
                       const weft_msg *answer)
 {
@@ -325,6 +339,9 @@ void full_check_reply(full *w, const full_process *p, const weft_msg *frame,
                "I3: rank %" PRIu32 " has let go of epoch %" PRIu64
                " but its device thread is at it",
                p->rank, env->epoch);
+  }
+  if (aborted && p->alive && boot_of(w, p) == env->boot) {
+    check_dropped(w, p, env->epoch);
   }
   if (answer->type != WEFT_MSG_W_REFUSED || !p->alive || boot_of(w, p) != env->boot ||
       p->incarnation != env->incarnation) {

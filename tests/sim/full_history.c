@@ -121,7 +121,8 @@ void full_check_history(full *w)
     const full_call *c = &w->calls[i];
     const bool read = kind_of(c->type) == HISTORY_READ;
     if (c->step_from == 0 || is_repeat(w, c) ||
-        (read && (c->err != WEFT_OK || result_of(c) == HISTORY_UNKNOWN))) {
+        (read &&
+         (c->has_version || c->err != WEFT_OK || result_of(c) == HISTORY_UNKNOWN))) {
       continue;
     }
     index[count] = i;

@@ -71,6 +71,28 @@ static full_process *receiver(const sim_link *l)
   return p->alive ? p : full_process_at(l->w, p->rank);
 }
 
+/* A fault that waits for a frame of one type.  true: the frame has not arrived. */
+static bool ambush(weft_ctx *ctx, sim_link *l, full_process *p, frame *f)
+{
+  full_trouble *t = trouble(l);
+  if (t->ambush_type != f->msg->type) {
+    return false;
+  }
+  t->ambush_type = 0;
+  if (t->ambush == AMBUSH_FREEZE) {
+    full_process_freeze(l->w, p, true);
+    return false;
+  }
+  if (t->ambush == AMBUSH_KILL) {
+    full_kill_later(l->w, p);
+    return false;
+  }
+  full_stray(l->w, p, f->msg, t->net_delay_ms);
+  frame_free(ctx, f);
+  die(ctx, l);
+  return true;
+}
+
 static void deliver(weft_ctx *ctx, sim_link *l, frame *f)
 {
   full_process *p = receiver(l);
@@ -80,10 +102,14 @@ static void deliver(weft_ctx *ctx, sim_link *l, frame *f)
     return;
   }
   full_check_frame(l->w, p, f->msg);
+  if (ambush(ctx, l, p, f)) {
+    return;
+  }
   f->process = p->index;
   f->corr[0] = weft_ask(ctx, p->worker, weft_msg_make(ctx, f->msg), 0);
   if (full_random(l->w, 100) < trouble(l)->net_twice) {
     f->corr[1] = weft_ask(ctx, p->worker, weft_msg_make(ctx, f->msg), 0);
+    full_stray(l->w, p, f->msg, 6000); /* and once more, late */
   }
 }
 
@@ -125,8 +151,8 @@ static void forget_stale(sim_link *l)
 
 static void give_answer(weft_ctx *ctx, sim_link *l, frame *f)
 {
-  const bool cross = l->stale != NULL && l->stale_asked == f->msg->type &&
-                     trouble(l)->net_lost != 0;
+  const bool cross =
+      l->stale != NULL && l->stale_asked == f->msg->type && trouble(l)->net_lost != 0;
   (void)weft_reply(ctx, f->to, weft_msg_make(ctx, cross ? l->stale : f->answer));
   if (cross) {
     forget_stale(l);
@@ -224,7 +250,12 @@ static void link_fini(weft_ctx *ctx, void *self)
   sim_link *l = self;
   forget_stale(l);
   for (unsigned i = 0; i < FRAMES; i++) {
-    if (l->frames[i].msg != NULL) {
+    frame *f = &l->frames[i];
+    if (f->msg != NULL && f->corr[0] == 0 && f->answer == NULL) {
+      /* On its way: it arrives although nobody waits for an answer any more. */
+      full_stray(l->w, &l->w->processes[l->process], f->msg, trouble(l)->net_delay_ms);
+    }
+    if (f->msg != NULL) {
       frame_free(ctx, &l->frames[i]);
     }
   }

@@ -170,7 +170,7 @@ static void client_done(full *w, sim_client *s, const weft_client_done *d)
     copy(c->session, sizeof c->session, d->session);
   }
   full_check_answer(w, call);
-  if (call->type == WEFT_MSG_CLIENT_QUERY && d->body != NULL) {
+  if (call->type == WEFT_MSG_CLIENT_QUERY && call->has_expected && d->body != NULL) {
     full_check_status(w, d->body);
   }
 }
@@ -253,8 +253,9 @@ static weft_err put(full *w, const full_client *c, const full_call *call,
   }
   if (call->type == WEFT_MSG_CLIENT_QUERY) {
     const weft_client_query m = { .h = h,
-                                  .what = call->has_expected ? WEFT_QUERY_STATUS
-                                                             : WEFT_QUERY_INFO };
+                                  .what = call->has_expected  ? WEFT_QUERY_STATUS
+                                          : call->has_version ? WEFT_QUERY_WEIGHTS
+                                                              : WEFT_QUERY_INFO };
     return weft_sim_send(w->sim, c->actor, &m.h);
   }
   char text[64] = "{}"; /* init */

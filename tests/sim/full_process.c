@@ -131,6 +131,13 @@ static weft_err op_spawn(void *arg, uint32_t rank, uint64_t incarnation, weft_wh
   return WEFT_OK;
 }
 
+void full_kill_later(full *w, const full_process *p)
+{
+  if (w->kill_count < sizeof w->kill_list / sizeof w->kill_list[0]) {
+    w->kill_list[w->kill_count++] = p->index;
+  }
+}
+
 static void op_kill(void *arg, uint32_t rank, uint64_t incarnation)
 {
   full *w = arg;
@@ -142,9 +149,8 @@ static void op_kill(void *arg, uint32_t rank, uint64_t incarnation)
     }
   }
   const full_process *p = full_process_at(w, rank);
-  if (p != NULL && p->incarnation == incarnation &&
-      w->kill_count < sizeof w->kill_list / sizeof w->kill_list[0]) {
-    w->kill_list[w->kill_count++] = p->index;
+  if (p != NULL && p->incarnation == incarnation) {
+    full_kill_later(w, p);
   }
 }
 

@@ -13,8 +13,9 @@ static uint64_t mixed(uint64_t *state)
   return z ^ (z >> 31);
 }
 
-/* How often each kind is drawn, of 1,000: clients alone, and faults beside them. */
-static const unsigned weights[2][PLAN_KINDS] = {
+/* How often each kind is drawn, of 1,000: clients alone; every fault beside them; and
+ * what makes members come and go while trainers push. */
+static const unsigned weights[3][PLAN_KINDS] = {
   { [PLAN_CALL] = 550,
     [PLAN_TRAINER] = 140,
     [PLAN_RETRY] = 70,
@@ -23,30 +24,29 @@ static const unsigned weights[2][PLAN_KINDS] = {
     [PLAN_UNPIN] = 40,
     [PLAN_NET] = 30,
     [PLAN_DEVICE] = 30 },
-  { [PLAN_CALL] = 250,
-    [PLAN_TRAINER] = 220,
-    [PLAN_RETRY] = 30,
-    [PLAN_GONE] = 30,
-    [PLAN_PIN] = 60,
-    [PLAN_UNPIN] = 30,
-    [PLAN_KILL] = 70,
-    [PLAN_FREEZE] = 45,
-    [PLAN_THAW] = 45,
+  { [PLAN_CALL] = 200,       [PLAN_TRAINER] = 220, [PLAN_RETRY] = 30,
+    [PLAN_GONE] = 30,        [PLAN_PIN] = 60,      [PLAN_UNPIN] = 30,
+    [PLAN_KILL] = 70,        [PLAN_FREEZE] = 45,   [PLAN_THAW] = 45,
+    [PLAN_CUT] = 30,         [PLAN_NET] = 50,      [PLAN_DEVICE] = 40,
+    [PLAN_FAIL] = 25,        [PLAN_START] = 15,    [PLAN_JOURNAL] = 25,
+    [PLAN_ALLOC] = 15,       [PLAN_FLOOD] = 8,     [PLAN_ENGINE_STOP] = 7,
+    [PLAN_ENGINE_CRASH] = 5, [PLAN_AMBUSH] = 40,   [PLAN_QUERY] = 10 },
+  { [PLAN_CALL] = 60,
+    [PLAN_TRAINER] = 330,
+    [PLAN_GONE] = 10,
+    [PLAN_FREEZE] = 40,
+    [PLAN_THAW] = 130,
     [PLAN_CUT] = 30,
-    [PLAN_NET] = 50,
-    [PLAN_DEVICE] = 40,
-    [PLAN_FAIL] = 25,
-    [PLAN_START] = 15,
-    [PLAN_JOURNAL] = 25,
-    [PLAN_ALLOC] = 15,
-    [PLAN_FLOOD] = 8,
-    [PLAN_ENGINE_STOP] = 7,
-    [PLAN_ENGINE_CRASH] = 5 },
+    [PLAN_NET] = 90,
+    [PLAN_KILL] = 20,
+    [PLAN_JOURNAL] = 60,
+    [PLAN_AMBUSH] = 160,
+    [PLAN_QUERY] = 70 },
 };
 
-static plan_kind draw(uint64_t *rng, bool calm)
+static plan_kind draw(uint64_t *rng, unsigned profile)
 {
-  const unsigned *w = weights[calm ? 0 : 1];
+  const unsigned *w = weights[profile];
   uint64_t k = mixed(rng) % 1000;
   for (unsigned i = 0; i < PLAN_KINDS; i++) {
     if (k < w[i]) {
@@ -60,7 +60,9 @@ static plan_kind draw(uint64_t *rng, bool calm)
 void plan_make(plan *p, uint64_t seed)
 {
   uint64_t rng = seed * 0x2545f4914f6cdd1du + 1;
-  *p = (plan){ .calm = mixed(&rng) % 8 == 0 };
+  static const unsigned profiles[8] = { 0, 1, 1, 1, 1, 2, 2, 2 };
+  const unsigned profile = profiles[mixed(&rng) % 8];
+  *p = (plan){ .calm = profile == 0 };
   p->opts = (full_opts){ .seed = seed,
                          .ranks = 1 + (uint32_t)(mixed(&rng) % FULL_RANKS),
                          .with_journal = mixed(&rng) % 3 != 0,
@@ -69,7 +71,7 @@ void plan_make(plan *p, uint64_t seed)
   p->count = 24 + (unsigned)(mixed(&rng) % (PLAN_ACTIONS - 24));
   for (unsigned i = 0; i < p->count; i++) {
     plan_action *a = &p->actions[i];
-    a->kind = draw(&rng, p->calm);
+    a->kind = draw(&rng, profile);
     a->a = (uint32_t)mixed(&rng);
     a->b = (uint32_t)mixed(&rng);
     a->c = (uint32_t)mixed(&rng);
@@ -102,6 +104,8 @@ const char *plan_name(plan_kind kind)
     [PLAN_FLOOD] = "full mailbox",
     [PLAN_ENGINE_STOP] = "stop and continue the engine",
     [PLAN_ENGINE_CRASH] = "crash of the engine",
+    [PLAN_AMBUSH] = "fault at a frame of one type",
+    [PLAN_QUERY] = "table of tensors",
   };
   return names[kind];
 }

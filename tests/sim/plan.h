@@ -27,6 +27,8 @@ typedef enum plan_kind {
   PLAN_FLOOD,
   PLAN_ENGINE_STOP,
   PLAN_ENGINE_CRASH,
+  PLAN_AMBUSH,
+  PLAN_QUERY,
   PLAN_KINDS
 } plan_kind;
 

@@ -104,6 +104,16 @@ static void do_flood(full *w, const plan_action *a)
   }
 }
 
+static void do_ambush(full_trouble *t, const plan_action *a)
+{
+  static const uint16_t types[] = { WEFT_MSG_W_PUBLISH, WEFT_MSG_W_PUBLISH,
+                                    WEFT_MSG_W_BEAT,    WEFT_MSG_W_QUERY,
+                                    WEFT_MSG_W_FINISH,  WEFT_MSG_W_ABORT,
+                                    WEFT_MSG_W_GO,      WEFT_MSG_W_ADOPT };
+  t->ambush_type = types[a->b % 8];
+  t->ambush = a->c % AMBUSHES;
+}
+
 static void thaw(full *w, uint32_t rank)
 {
   full_process *p = full_process_at(w, rank);
@@ -135,6 +145,8 @@ static void at_rank(full *w, const plan_action *a, bool calm)
     do_device(t, a, calm);
   } else if (a->kind == PLAN_FAIL) {
     do_fail(t, a);
+  } else if (a->kind == PLAN_AMBUSH) {
+    do_ambush(t, a);
   } else if (a->kind == PLAN_START) {
     do_start(t, a);
   }

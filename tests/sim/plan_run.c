@@ -11,7 +11,9 @@ enum {
   TRAINER_MS = 30000,
   HEAL_MS = 36000,
   SETTLE_MS = 120000,
-  ALL = (1 << FULL_TENSORS) - 1
+  ALL = (1 << FULL_TENSORS) - 1,
+  TALKERS = FULL_CLIENTS - 1,
+  ASKER = FULL_CLIENTS - 1
 };
 
 /* ---- calls */
@@ -81,7 +83,7 @@ static void call_simple(full *w, unsigned client, uint16_t type, bool session,
 
 static void do_call(full *w, const plan_action *a)
 {
-  const unsigned client = a->a % FULL_CLIENTS;
+  const unsigned client = a->a % TALKERS;
   const uint32_t timeout_ms = 500 + a->c % 12000;
   const uint32_t which = a->a / 8 % 16;
   if (w->clients[client].auto_step != 0) {
@@ -99,15 +101,24 @@ static void do_call(full *w, const plan_action *a)
     call_change(w, client, WEFT_MSG_CLIENT_LABEL, a, timeout_ms);
   } else if (which == 12) {
     call_simple(w, client, WEFT_MSG_CLIENT_ABORT, a->b % 2 != 0, timeout_ms);
-  } else {
+  } else if (which < 15) {
     call_simple(w, client, WEFT_MSG_CLIENT_QUERY, a->b % 2 != 0, timeout_ms);
+  } else {
+    call_simple(w, client, WEFT_MSG_CLIENT_INIT, false, timeout_ms);
   }
+}
+
+/* The table of tensors, which a worker has to be asked for, beside all sessions. */
+static void do_query(full *w)
+{
+  full_call c = { .type = WEFT_MSG_CLIENT_QUERY, .has_version = true };
+  (void)full_post(w, ASKER, &c, 31000);
 }
 
 /* Somebody repeats a change of before under the same key. */
 static void do_retry(full *w, const plan_action *a)
 {
-  const unsigned client = a->a % FULL_CLIENTS;
+  const unsigned client = a->a % TALKERS;
   unsigned back = a->b % 4;
   for (unsigned i = w->call_count; i-- > w->first_call;) {
     const full_call *first = &w->calls[i];
@@ -172,13 +183,13 @@ static void trainers_go_on(full *w)
 
 static void do_trainer(full *w, const plan_action *a)
 {
-  full_client *c = &w->clients[a->a % FULL_CLIENTS];
+  full_client *c = &w->clients[a->a % TALKERS];
   if (c->auto_step != 0 || c->pending) {
     return;
   }
   c->auto_step = AUTO_INIT;
   c->auto_updates = 1 + a->b % 2;
-  trainer_says(w, a->a % FULL_CLIENTS);
+  trainer_says(w, a->a % TALKERS);
   c->auto_step = c->pending ? AUTO_INIT : 0;
 }
 
@@ -213,8 +224,10 @@ static void act(full *w, const plan_action *a, bool calm)
     do_trainer(w, a);
   } else if (a->kind == PLAN_RETRY) {
     do_retry(w, a);
+  } else if (a->kind == PLAN_QUERY) {
+    do_query(w);
   } else if (a->kind == PLAN_GONE) {
-    do_gone(w, a->a % FULL_CLIENTS);
+    do_gone(w, a->a % TALKERS);
   } else if (a->kind == PLAN_PIN) {
     full_pin(w, a->a % w->ranks, a->b % 2 != 0, true);
   } else if (a->kind == PLAN_UNPIN) {

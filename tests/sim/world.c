@@ -1,5 +1,8 @@
 #include "world.h"
 
+#include "clerk.h"
+
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -212,6 +215,18 @@ static bool misbehave(weft_ctx *ctx, sim_worker *s, world_worker *me, const weft
 
 static weft_err sim_worker_on(weft_ctx *ctx, void *self, const weft_msg *msg);
 
+/* One tensor per rank, whatever is asked for. */
+static void answer_checksum(weft_ctx *ctx, const sim_worker *s, const weft_w_go *q)
+{
+  char text[64];
+  const int n = snprintf(text, sizeof text, "{\"w%" PRIu32 "\":\"%" PRIx64 "\"}", s->rank,
+                         s->w->workers[s->rank].live);
+  weft_buf *json = weft_buf_create(text, (size_t)n);
+  const weft_w_answer m = { .h = { .type = WEFT_MSG_W_ANSWER }, ENV_OF(q), .json = json };
+  (void)weft_reply(ctx, weft_return_of(&q->h), weft_msg_make(ctx, &m.h));
+  weft_buf_unref(json);
+}
+
 static void serve(weft_ctx *ctx, sim_worker *s, const weft_msg *msg)
 {
   world_worker *me = &s->w->workers[s->rank];
@@ -232,6 +247,10 @@ static void serve(weft_ctx *ctx, sim_worker *s, const weft_msg *msg)
       me->grant_until_ms = until;
     }
     state(ctx, me, q);
+    return;
+  }
+  if (msg->type == WEFT_MSG_W_QUERY) {
+    answer_checksum(ctx, s, q);
     return;
   }
   if (msg->type == WEFT_MSG_W_PUBLISH) {
@@ -587,12 +606,17 @@ void world_start(world *w, const world_opts *opts)
   if (err == WEFT_OK && opts->with_journal) {
     err = weft_sim_spawn(w->sim, &sim_journal_class, &self, NULL, &w->journal);
   }
+  if (err == WEFT_OK && opts->with_clerk) {
+    const weft_spawn_opts one = { .mailbox = WEFTI_CLERK_MAILBOX, .batch = 1 };
+    err = weft_sim_spawn(w->sim, &wefti_clerk_class, NULL, &one, &w->clerk);
+  }
   const wefti_engine_args ea = { .boot_id = 0xb007,
                                  .engine_id = "sim",
                                  .tp = w->ranks,
                                  .backend = "host",
                                  .publisher = w->publisher,
                                  .journal = w->journal,
+                                 .clerk = w->clerk,
                                  .allow_weight_reset = true,
                                  .lease_ms = opts->lease_ms,
                                  .on_visible = on_visible,

@@ -58,7 +58,7 @@ typedef struct world_answer {
 typedef struct world {
   weft_sim *sim;
   uint32_t ranks;
-  weft_actor_id engine, supervisor, journal, publisher, clients[WORLD_CLIENTS];
+  weft_actor_id engine, supervisor, journal, clerk, publisher, clients[WORLD_CLIENTS];
   world_worker workers[WORLD_RANKS_MAX];
   world_answer answers[WORLD_CLIENTS];
   wefti_visible visible; /* as on_visible said last */
@@ -78,7 +78,8 @@ typedef struct world_opts {
   uint64_t seed;
   uint32_t ranks; /* 0 = 2 */
   bool with_journal;
-  bool joined; /* members count as joined: fenced by grant */
+  bool with_clerk; /* else the engine compares by itself */
+  bool joined;     /* members count as joined: fenced by grant */
   weft_sim_fate_fn *fate;
   void *fate_arg;
   bool trace;
