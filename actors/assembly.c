@@ -1,5 +1,6 @@
 #include "assembly.h"
 
+#include "clerk.h"
 #include "engine_core.h"
 #include "publisher.h"
 #include "relay.h"
@@ -13,7 +14,7 @@
 /* An engine in this process: what is made in which order, and the orderly end. */
 
 enum {
-  THREAD_WORKERS_MAX = (WEFT_LOOPS_MAX - 1) / 2,
+  THREAD_WORKERS_MAX = (WEFT_LOOPS_MAX - 3) / 2, /* loops: engine, clerk, journal */
   WORKERS_MAX = 4096,
   EVENTS_KEPT = 4096,
   END_TICK_MS = 10,
@@ -197,6 +198,14 @@ static weft_err make_members(weft_engine *e, const weft_engine_opts *o, weft_why
   return wefti_members_create(e->rt, &opts, &e->members, why);
 }
 
+static weft_err spawn_clerk(weft_engine *e, unsigned loops, weft_actor_id *out)
+{
+  /* One at a time: the loop's clock must be right for those that nobody waits for. */
+  const weft_spawn_opts opts = { .mailbox = WEFTI_CLERK_MAILBOX, .batch = 1 };
+  return weft_runtime_spawn(e->rt, loops - (e->state ? 2 : 1), &wefti_clerk_class, NULL,
+                            &opts, out);
+}
+
 static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned loops)
 {
   const wefti_publisher_args publisher = { .keep = EVENTS_KEPT,
@@ -205,6 +214,10 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
                                     &e->publisher);
   if (err == WEFT_OK) {
     err = wefti_state_spawn(e, loops);
+  }
+  weft_actor_id clerk = 0;
+  if (err == WEFT_OK) {
+    err = spawn_clerk(e, loops, &clerk);
   }
   if (err != WEFT_OK) {
     return err;
@@ -219,6 +232,7 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
     .backend = o->backend ? o->backend : "host",
     .publisher = e->publisher,
     .journal = e->journal,
+    .clerk = clerk,
     .events_url = e->events_url,
     .snapshot_url = e->snapshot_url,
     .control_url = e->control_url,
@@ -386,9 +400,9 @@ static weft_err build(weft_engine *e, const weft_engine_opts *o, weft_why *why)
   if (err != WEFT_OK) {
     return err;
   }
-  /* The journal waits for the disk on a loop of its own, the last. */
+  /* The clerk's loop computes; the journal waits for the disk on its own, the last. */
   const unsigned loops =
-      (o->workers == WEFT_WORKERS_THREADS ? 1 + 2 * e->world_size : 1) +
+      (o->workers == WEFT_WORKERS_THREADS ? 1 + 2 * e->world_size : 1) + 1 +
       (e->state ? 1 : 0);
   err = wefti_runtime_make(loops, o->log, o->log_arg, o->log_level, &e->rt);
   if (err != WEFT_OK) {

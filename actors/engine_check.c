@@ -1,5 +1,6 @@
 /* Questions that only workers can answer, beside whatever the session does: the live
  * table of one of them, checksums or the destructive reset of all. */
+#include "clerk.h"
 #include "engine.h"
 #include "weft/json.h"
 
@@ -18,8 +19,10 @@ typedef struct engine_check {
   uint32_t what;             /* weft_query */
   uint64_t weights_sequence; /* visible when asked */
   uint32_t open;
-  uint64_t *corr;   /* [world], 0 = not asked or answered */
-  weft_buf **parts; /* [world] */
+  uint64_t *corr;      /* [world], 0 = not asked or answered */
+  weft_buf **parts;    /* [world] */
+  uint64_t clerk_corr; /* compare: asked the clerk, 0 = not or answered */
+  weft_buf *compared;  /* … and its answer */
   weft_err err;
   char text[256];
 } engine_check;
@@ -29,6 +32,7 @@ static void check_free(weft_ctx *ctx, engine *e, engine_check *c)
   for (uint32_t i = 0; c->parts != NULL && i < e->world; i++) {
     weft_buf_unref(c->parts[i]);
   }
+  weft_buf_unref(c->compared);
   engine_call_free(ctx, e, c->call);
   weft_free(ctx, c->parts);
   weft_free(ctx, c->corr);
@@ -85,134 +89,46 @@ static weft_buf *weights_body(const engine *e, const weft_buf *table)
   return writer_take(&w);
 }
 
+static uint8_t *append(uint8_t *at, const void *text, size_t len)
+{
+  memcpy(at, text, len);
+  return at + len;
+}
+
 /* Joins the members of every rank's object into one object: {a}, {b} → {a,b}. */
 static weft_buf *joined_body(const engine *e, const engine_check *c, const char *open,
                              const char *close)
 {
-  size_t total = strlen(open) + strlen(close) + 1;
+  const size_t open_len = strlen(open);
+  const size_t close_len = strlen(close);
+  size_t total = open_len + close_len;
+  bool first = true;
   for (uint32_t i = 0; i < e->world; i++) {
-    total += c->parts[i]->len + 1;
+    if (c->parts[i]->len > 2) { /* not {} */
+      total += c->parts[i]->len - 2 + (first ? 0 : 1);
+      first = false;
+    }
   }
-  char *text = malloc(total);
-  if (text == NULL) {
+  weft_buf *buf = weft_buf_create(NULL, total);
+  if (buf == NULL) {
     return NULL;
   }
-  size_t at = (size_t)(stpcpy(text, open) - text);
+  uint8_t *at = append(buf->data, open, open_len);
+  first = true;
   for (uint32_t i = 0; i < e->world; i++) {
     const weft_buf *part = c->parts[i];
     if (part->len <= 2) {
-      continue; /* {} */
+      continue;
     }
-    if (at > strlen(open)) {
-      text[at++] = ',';
-    }
-    memcpy(text + at, part->data + 1, part->len - 2);
-    at += part->len - 2;
+    at = first ? at : append(at, ",", 1);
+    first = false;
+    at = append(at, part->data + 1, part->len - 2);
   }
-  at = (size_t)(stpcpy(text + at, close) - text);
-  weft_buf *buf = weft_buf_create(text, at);
-  free(text);
+  (void)append(at, close, close_len);
   return buf;
 }
 
-/* ---- compare: names whose checksum differs, or that only one side has */
-
-typedef struct pair {
-  const char *key, *value;
-} pair;
-
-static int by_key(const void *a, const void *b)
-{
-  return strcmp(((const pair *)a)->key, ((const pair *)b)->key);
-}
-
-/* Members of object, sorted; *count of them.  NULL = out of memory. */
-static pair *pairs_of(const weft_json *object, size_t *count)
-{
-  const size_t n = weft_json_count(object);
-  pair *pairs = calloc(n + 1, sizeof *pairs);
-  if (pairs == NULL) {
-    return NULL;
-  }
-  *count = 0;
-  for (const weft_json *m = weft_json_first(object); m != NULL; m = weft_json_next(m)) {
-    const char *value = weft_json_str(m);
-    pairs[(*count)++] = (pair){ weft_json_key(m), value == NULL ? "" : value };
-  }
-  qsort(pairs, *count, sizeof *pairs, by_key);
-  return pairs;
-}
-
-static void write_mismatches(weft_json_writer *w, const pair *a, size_t na, const pair *b,
-                             size_t nb)
-{
-  size_t i = 0;
-  size_t j = 0;
-  while (i < na || j < nb) {
-    const int order = i == na ? 1 : j == nb ? -1 : strcmp(a[i].key, b[j].key);
-    if (order == 0) {
-      if (strcmp(a[i].value, b[j].value) != 0) {
-        weft_jw_str(w, NULL, a[i].key);
-      }
-      i++;
-      j++;
-    } else {
-      weft_jw_str(w, NULL, order < 0 ? a[i++].key : b[j++].key);
-    }
-  }
-}
-
-static weft_buf *compared_body(const weft_json *now, const weft_json *baseline)
-{
-  size_t na = 0;
-  size_t nb = 0;
-  pair *a = pairs_of(now, &na);
-  pair *b = pairs_of(baseline, &nb);
-  weft_buf *body = NULL;
-  if (a != NULL && b != NULL) {
-    weft_json_writer list;
-    weft_jw_init(&list);
-    weft_jw_array(&list, NULL);
-    write_mismatches(&list, a, na, b, nb);
-    weft_jw_end(&list);
-    weft_buf *mismatches = writer_take(&list);
-    if (mismatches != NULL) {
-      weft_json_writer w;
-      weft_jw_init(&w);
-      weft_jw_object(&w, NULL);
-      weft_jw_bool(&w, "match", mismatches->len == 2); /* [] */
-      weft_jw_raw(&w, "mismatches", (const char *)mismatches->data, mismatches->len);
-      weft_jw_end(&w);
-      body = writer_take(&w);
-    }
-    weft_buf_unref(mismatches);
-  }
-  free(a);
-  free(b);
-  return body;
-}
-
-static weft_buf *compare(const engine *e, const engine_check *c, weft_why *why)
-{
-  weft_buf *body = NULL;
-  weft_json *now = NULL;
-  weft_json *baseline = NULL;
-  weft_buf *joined = joined_body(e, c, "{", "}");
-  why->err = WEFT_E_NOMEM;
-  (void)snprintf(why->text, sizeof why->text, "out of memory");
-  if (joined != NULL &&
-      weft_json_parse(joined->data, joined->len, NULL, &now, why) == WEFT_OK &&
-      weft_json_parse(c->call->info->data, c->call->info->len, NULL, &baseline, why) ==
-          WEFT_OK) {
-    body = compared_body(now, baseline);
-  }
-  weft_json_free(now);
-  weft_json_free(baseline);
-  weft_buf_unref(joined);
-  return body;
-}
-
-/* ---- all parts are here, or one failed */
+/* ---- the answer */
 
 /* A rank may have published what is not visible yet: its table would stand under the
  * wrong version. */
@@ -220,6 +136,11 @@ static bool weights_changed(const engine *e, const engine_check *c)
 {
   return c->weights_sequence != e->visible.weights_sequence ||
          e->session.state == WEFTI_COMMITTING;
+}
+
+static bool is_compare(const engine_check *c)
+{
+  return c->call != NULL && c->call->action == WEFT_CHECK_COMPARE;
 }
 
 static void end(weft_ctx *ctx, engine *e, engine_check *c)
@@ -235,8 +156,8 @@ static void end(weft_ctx *ctx, engine *e, engine_check *c)
     body = weights_body(e, c->parts[0]);
   } else if (c->what == WEFT_QUERY_RESET) {
     body = weft_buf_create("{\"status\":\"reset\"}", 18);
-  } else if (c->call->action == WEFT_CHECK_COMPARE) {
-    body = compare(e, c, &why);
+  } else if (is_compare(c)) {
+    body = weft_buf_ref(c->compared);
   } else {
     body = joined_body(e, c, "{\"checksums\":{", "}}");
   }
@@ -252,6 +173,7 @@ static void end(weft_ctx *ctx, engine *e, engine_check *c)
   for (uint32_t i = 0; i < e->world; i++) {
     weft_ask_cancel(ctx, c->corr[i]);
   }
+  weft_ask_cancel(ctx, c->clerk_corr);
   for (engine_check **at = &e->checks; *at != NULL; at = &(*at)->next) {
     if (*at == c) {
       *at = c->next;
@@ -267,6 +189,80 @@ static void fail(engine_check *c, weft_err err, uint32_t rank, const char *text)
     c->err = err;
     (void)snprintf(c->text, sizeof c->text, "rank %" PRIu32 ": %s", rank, text);
   }
+}
+
+/* ---- compare: the clerk does it, or this loop when there is none */
+
+static void compare_failed(engine_check *c, weft_err err, const char *text)
+{
+  c->err = err == WEFT_OK ? WEFT_E_FAILED : err;
+  (void)snprintf(c->text, sizeof c->text, "weight_checker: %s", text);
+}
+
+static uint64_t left_ms(weft_ctx *ctx, const engine_call *call)
+{
+  const uint64_t now = weft_now_ms(ctx);
+  return call->due_ms > now ? call->due_ms - now : 1;
+}
+
+/* false: it is over already, c->err or c->compared says how. */
+static bool compare_begin(weft_ctx *ctx, engine *e, engine_check *c)
+{
+  weft_buf *now = joined_body(e, c, "{", "}");
+  weft_why why = { WEFT_OK, "" };
+  if (now == NULL) {
+    compare_failed(c, WEFT_E_NOMEM, "out of memory");
+    return false;
+  }
+  if (e->args.clerk != 0) {
+    const weft_clerk_compare m = { .h = { .type = WEFT_MSG_CLERK_COMPARE },
+                                   .now = now,
+                                   .baseline = c->call->info };
+    c->clerk_corr =
+        weft_ask(ctx, e->args.clerk, weft_msg_make(ctx, &m.h), left_ms(ctx, c->call));
+    weft_buf_unref(now);
+    return true;
+  }
+  const weft_err err = wefti_clerk_compare(now, c->call->info, &c->compared, &why);
+  weft_buf_unref(now);
+  if (err != WEFT_OK) {
+    compare_failed(c, err, why.text);
+  }
+  return false;
+}
+
+/* All parts are here, or one failed. */
+static void gathered(weft_ctx *ctx, engine *e, engine_check *c)
+{
+  if (c->err == WEFT_OK && is_compare(c) && compare_begin(ctx, e, c)) {
+    return;
+  }
+  end(ctx, e, c);
+}
+
+static void on_clerk(weft_ctx *ctx, engine *e, engine_check *c, const weft_msg *msg)
+{
+  c->clerk_corr = 0;
+  if (msg->type == WEFT_MSG_CLERK_DONE) {
+    const weft_clerk_done *done = (const weft_clerk_done *)msg;
+    c->compared = weft_buf_ref(done->body);
+    if (done->err != WEFT_OK || done->body == NULL) {
+      compare_failed(c, (weft_err)done->err,
+                     done->text.len > 0 ? done->text.p : "the comparison failed");
+    }
+  } else if (msg->type == WEFT_MSG_ASK_FAILED) {
+    const weft_err err = (weft_err)((const weft_ask_failed_msg *)msg)->reason;
+    compare_failed(c, err,
+                   err == WEFT_E_TIMEOUT ? "the comparison was not done in time"
+                   : err == WEFT_E_FULL  ? "too many comparisons are under way; try again"
+                   : err == WEFT_E_NOMEM
+                       ? "out of memory"
+                       : "what compares has failed; restart the server, or ask for "
+                         "action='checksum' and compare them yourself");
+  } else {
+    compare_failed(c, WEFT_E_PROTO, "the comparison was answered with something else");
+  }
+  end(ctx, e, c);
 }
 
 static void ask_rank(weft_ctx *ctx, engine *e, engine_check *c, uint32_t rank,
@@ -315,33 +311,46 @@ static void begin(weft_ctx *ctx, engine *e, engine_call *call, weft_return ret,
   c->weights_sequence = e->visible.weights_sequence;
   c->next = e->checks;
   e->checks = c;
-  const uint64_t within_ms = call == NULL         ? QUERY_MS
-                             : call->due_ms > now ? call->due_ms - now
-                                                  : 1;
+  const uint64_t within_ms = call == NULL ? QUERY_MS : left_ms(ctx, call);
   for (uint32_t i = 0; i < (what == WEFT_QUERY_WEIGHTS ? 1 : e->world); i++) {
     ask_rank(ctx, e, c, i, within_ms);
   }
   if (c->open == 0 || c->err != WEFT_OK) {
-    end(ctx, e, c);
+    gathered(ctx, e, c);
   }
+}
+
+/* Whose question to a worker corr is; NULL = nobody's. */
+static engine_check *check_of(engine *e, uint64_t corr, uint32_t *rank)
+{
+  for (engine_check *c = e->checks; c != NULL && corr != 0; c = c->next) {
+    for (uint32_t r = 0; r < e->world; r++) {
+      if (c->corr[r] == corr) {
+        *rank = r;
+        return c;
+      }
+    }
+  }
+  return NULL;
+}
+
+static bool clerk_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
+{
+  for (engine_check *c = e->checks; c != NULL && msg->corr != 0; c = c->next) {
+    if (c->clerk_corr == msg->corr) {
+      on_clerk(ctx, e, c, msg);
+      return true;
+    }
+  }
+  return false;
 }
 
 bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
 {
-  engine_check *c = NULL;
   uint32_t rank = 0;
-  for (engine_check *i = e->checks; i != NULL && c == NULL && msg->corr != 0;
-       i = i->next) {
-    for (uint32_t r = 0; r < e->world; r++) {
-      if (i->corr[r] == msg->corr) {
-        c = i;
-        rank = r;
-        break;
-      }
-    }
-  }
+  engine_check *c = check_of(e, msg->corr, &rank);
   if (c == NULL) {
-    return false;
+    return clerk_answer(ctx, e, msg);
   }
   c->corr[rank] = 0;
   c->open--;
@@ -369,7 +378,7 @@ bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     fail(c, WEFT_E_PROTO, rank, "answered with something else");
   }
   if (c->open == 0 || c->err != WEFT_OK) {
-    end(ctx, e, c);
+    gathered(ctx, e, c);
   }
   return true;
 }

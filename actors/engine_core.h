@@ -27,6 +27,7 @@ typedef struct wefti_engine_args {
   const char *backend;     /* "host" */
   weft_actor_id publisher; /* 0 = nobody is told */
   weft_actor_id journal;   /* 0 = records are durable at once */
+  weft_actor_id clerk;     /* compares checksums; 0 = the engine does, on its own loop */
   const char *events_url, *snapshot_url, *control_url; /* for the status; may be "" */
   bool strict_coverage;
   bool allow_weight_reset;

@@ -2,6 +2,7 @@
 
 #include "world.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -584,6 +585,93 @@ static void checks_merge_all_ranks_or_name_the_missing(void **state)
   stop();
 }
 
+/* What rank 1 has differs, and so does "w9", which only the baseline has. */
+static weft_buf *baseline_of(const world *from)
+{
+  char text[128];
+  const int n = snprintf(text, sizeof text,
+                         "{\"w9\":\"1\",\"w1\":\"other\",\"w0\":\"%" PRIx64 "\"}",
+                         from->workers[0].live);
+  return weft_buf_create(text, (size_t)n);
+}
+
+static weft_client_check compare_with(weft_buf *baseline)
+{
+  return (weft_client_check){ .h = { .type = WEFT_MSG_CLIENT_CHECK },
+                              .timeout_ms = 1000,
+                              .action = WEFT_CHECK_COMPARE,
+                              .baseline = baseline };
+}
+
+static void compare_is_the_same_with_a_clerk_and_without(void **state)
+{
+  (void)state;
+  for (int with = 0; with < 2; with++) {
+    start(&(world_opts){ .seed = 3, .with_clerk = with != 0 });
+    push("{\"v\":1}", "step-1");
+    weft_buf *baseline = baseline_of(&w);
+    const weft_client_check check = compare_with(baseline);
+    const world_answer *a = world_call(&w, 0, &check.h, 1000);
+    expect(a, WEFT_OK);
+    assert_string_equal(a->body, "{\"match\":false,\"mismatches\":[\"w1\",\"w9\"]}");
+    weft_buf_unref(baseline);
+    weft_buf *bad = weft_buf_create("{\"w0\":", 6);
+    const weft_client_check broken = compare_with(bad);
+    expect(world_call(&w, 0, &broken.h, 1000), WEFT_E_TRUNCATED);
+    assert_memory_equal(w.answers[0].message, "weight_checker: ", 16);
+    weft_buf_unref(bad);
+    stop();
+  }
+}
+
+/* The engine answers others meanwhile, and the call at its deadline. */
+static void a_slow_clerk_holds_up_nobody(void **state)
+{
+  (void)state;
+  start(&(world_opts){ .seed = 4, .with_clerk = true });
+  push("{\"v\":1}", "step-1");
+  weft_sim_freeze(w.sim, w.clerk, true);
+  weft_buf *baseline = baseline_of(&w);
+  const weft_client_check check = compare_with(baseline);
+  world_post(&w, 0, &check.h);
+  world_run(&w, 500);
+  assert_false(w.answers[0].came);
+  expect_version("step-1", 1);
+  push("{\"v\":2}", "step-2");
+  world_run(&w, 1100);
+  expect(&w.answers[0], WEFT_E_TIMEOUT);
+  assert_true(w.answers[0].at_ms - w.answers[0].asked_ms <= 1100);
+  assert_non_null(strstr(w.answers[0].message, "not done in time"));
+  weft_sim_freeze(w.sim, w.clerk, false); /* finds what nobody waits for any more */
+  weft_buf_unref(baseline);
+  baseline = baseline_of(&w);
+  const weft_client_check again = compare_with(baseline);
+  expect(world_call(&w, 0, &again.h, 1000), WEFT_OK);
+  weft_buf_unref(baseline);
+  stop();
+}
+
+static void a_dead_clerk_is_an_error(void **state)
+{
+  (void)state;
+  start(&(world_opts){ .seed = 5, .with_clerk = true });
+  push("{\"v\":1}", "step-1");
+  weft_buf *baseline = baseline_of(&w);
+  const weft_client_check check = compare_with(baseline);
+  weft_sim_freeze(w.sim, w.clerk, true);
+  world_post(&w, 0, &check.h);
+  world_run(&w, 500);
+  weft_sim_kill(w.sim, w.clerk); /* with a question before it */
+  world_run(&w, 100);
+  expect(&w.answers[0], WEFT_E_DOWN);
+  const world_answer *a = world_call(&w, 1, &check.h, 1000); /* and from now on */
+  expect(a, WEFT_E_DOWN);
+  assert_non_null(strstr(a->message, "restart the server"));
+  weft_buf_unref(baseline);
+  push("{\"v\":2}", "step-2"); /* nothing else is the worse for it */
+  stop();
+}
+
 static void status_is_one_snapshot(void **state)
 {
   (void)state;
@@ -630,6 +718,9 @@ int main(void)
     cmocka_unit_test(a_rank_that_dies_after_its_answer_fails_the_phase),
     cmocka_unit_test(a_finish_behind_a_stuck_label_ends_at_its_deadline),
     cmocka_unit_test(checks_merge_all_ranks_or_name_the_missing),
+    cmocka_unit_test(compare_is_the_same_with_a_clerk_and_without),
+    cmocka_unit_test(a_slow_clerk_holds_up_nobody),
+    cmocka_unit_test(a_dead_clerk_is_an_error),
     cmocka_unit_test(status_is_one_snapshot),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,8 @@ typedef enum weft_role {
   WEFT_ROLE_JOURNAL,
   WEFT_ROLE_DEVICE,
   WEFT_ROLE_ACCEPTOR,
-  WEFT_ROLE_GLUE
+  WEFT_ROLE_GLUE,
+  WEFT_ROLE_CLERK
 } weft_role;
 
 typedef enum weft_msg_type {

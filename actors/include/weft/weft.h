@@ -39,7 +39,7 @@ typedef void weft_commit_fn(void *arg, const weft_commit *commit);
 
 /* ---- an engine in this process */
 typedef enum weft_workers {
-  WEFT_WORKERS_THREADS,   /* two threads of this process per worker; at most 31 workers */
+  WEFT_WORKERS_THREADS,   /* two threads of this process per worker; at most 30 workers */
   WEFT_WORKERS_PROCESSES, /* children running opts.worker_program */
   WEFT_WORKERS_JOIN /* started by somebody else; they announce themselves at join_url */
 } weft_workers;
