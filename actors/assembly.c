@@ -194,7 +194,8 @@ static weft_err make_members(weft_engine *e, const weft_engine_opts *o, weft_why
                                     .join_token = o->join_token,
                                     .cudart = o->cudart,
                                     .nccl = o->nccl,
-                                    .allow_ipc_pickle = o->allow_ipc_pickle };
+                                    .allow_ipc_pickle = o->allow_ipc_pickle,
+                                    .manifest = e->manifest_copy };
   return wefti_members_create(e->rt, &opts, &e->members, why);
 }
 
@@ -238,6 +239,8 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
     .control_url = e->control_url,
     .strict_coverage = o->strict_coverage,
     .allow_weight_reset = o->allow_weight_reset,
+    .manifest = e->manifest,
+    .manifest_count = e->manifest_count,
     .last_sequence = e->state ? weft_journal_sequence(e->state) : 0,
     .on_visible = on_visible,
     .on_visible_arg = e,
@@ -397,6 +400,9 @@ static weft_err build(weft_engine *e, const weft_engine_opts *o, weft_why *why)
   if (err == WEFT_OK) {
     err = weft_rundir_open(o->run_dir, &e->rundir, why);
   }
+  if (err == WEFT_OK) {
+    err = wefti_manifest_keep(e, o, why);
+  }
   if (err != WEFT_OK) {
     return err;
   }
@@ -528,6 +534,7 @@ void weft_engine_destroy(weft_engine *engine)
   wefti_members_destroy(engine->members);
   weft_runtime_destroy(engine->rt);
   wefti_calls_destroy(engine->calls); /* its actor may have ended only now */
+  wefti_manifest_drop(engine);
   weft_rundir_close(engine->rundir);
   weft_journal_close(engine->state);
   free(engine);

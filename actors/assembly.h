@@ -82,6 +82,7 @@ typedef struct wefti_members_opts {
   const char *join_url, *join_token; /* JOIN */
   const char *cudart, *nccl;         /* of children and threads */
   bool allow_ipc_pickle;
+  const char *manifest; /* likewise */
 } wefti_members_opts;
 weft_err wefti_members_create(weft_runtime *rt, const wefti_members_opts *opts,
                               wefti_members **out, weft_why *why) WEFT_MUST_USE;
@@ -138,12 +139,21 @@ struct weft_engine {
   weft_alarm *ending;
   uint64_t ending_since_ms;
   bool told_children;
+  char *manifest, *manifest_copy; /* as named, and what workers read; NULL = none */
+  size_t manifest_count;
   wefti_visible_ring visible;
   char boot_text[32], engine_id[128];
   char events_url[WEFTI_URL_MAX], snapshot_url[WEFTI_URL_MAX];
   char control_url[WEFTI_URL_MAX], join_url[WEFTI_URL_MAX];
   struct wefti_watch *watch; /* remote: follows the events */
 };
+
+/* assembly_manifest.c: reads the manifest, if opts name one, and keeps a copy in the run
+ * directory: a worker that starts later must not find another file there, or none.  drop
+ * removes it. */
+weft_err wefti_manifest_keep(weft_engine *e, const weft_engine_opts *o, weft_why *why)
+    WEFT_MUST_USE;
+void wefti_manifest_drop(weft_engine *e);
 
 /* assembly_state.c: the journal in a state directory, and what it knows of earlier lives.
  * Opens it (engine_id becomes the one kept there). */

@@ -60,6 +60,7 @@ static void fill_args(arg_list *list, const wefti_members *m, const wefti_child 
   add_number(list, "--copy-threads", m->copy_threads);
   add_text(list, "--cudart", m->cudart);
   add_text(list, "--nccl", m->nccl);
+  add_text(list, "--manifest", m->manifest);
   if (m->allow_ipc_pickle) {
     list->argv[list->count++] = "--allow-ipc-pickle";
   }
@@ -300,7 +301,8 @@ static weft_err copy_opts(wefti_members *m, const wefti_members_opts *opts)
                 { opts->join_url, &m->join_url },
                 { opts->join_token, &m->join_token },
                 { opts->cudart, &m->cudart },
-                { opts->nccl, &m->nccl } };
+                { opts->nccl, &m->nccl },
+                { opts->manifest, &m->manifest } };
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
     if (texts[i].from) {
       *texts[i].to = strdup(texts[i].from);
@@ -383,5 +385,6 @@ void wefti_members_destroy(wefti_members *m)
   free(m->join_token);
   free(m->cudart);
   free(m->nccl);
+  free(m->manifest);
   free(m);
 }

@@ -46,7 +46,7 @@ struct wefti_members {
   unsigned copy_threads;
   weft_log_level log_level;
   char *program, *backend, *run_dir, *weights_root, *tcp_allow, *join_url, *join_token;
-  char *cudart, *nccl;
+  char *cudart, *nccl, *manifest;
   bool allow_ipc_pickle;
   bool ending;
   wefti_child *children;

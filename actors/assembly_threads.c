@@ -47,7 +47,8 @@ weft_err wefti_threads_create(wefti_members *m, weft_why *why)
                              .needs_grant = true,
                              .cudart = m->cudart,
                              .nccl = m->nccl,
-                             .allow_ipc_pickle = m->allow_ipc_pickle };
+                             .allow_ipc_pickle = m->allow_ipc_pickle,
+                             .manifest = m->manifest };
   for (uint32_t r = 0; r < m->world_size; r++) {
     opts.rank = r;
     const weft_err err = wefti_device_create(&opts, &m->threads[r].device, why);

@@ -173,7 +173,8 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                      .rank = o->rank,
                                      .has_gpu = o->has_gpu,
                                      .gpu = o->gpu,
-                                     .allow_ipc_pickle = o->allow_ipc_pickle };
+                                     .allow_ipc_pickle = o->allow_ipc_pickle,
+                                     .manifest = o->manifest };
   err = wefti_device_create(&device, &w->device, why);
   if (err == WEFT_OK) {
     wefti_device_owns_process(w->device);

@@ -3,6 +3,7 @@
 #ifndef WEFT_ACTORS_DEVICE_H
 #define WEFT_ACTORS_DEVICE_H
 
+#include "manifest.h"
 #include "weft/json.h"
 #include "weft/memory.h"
 #include "weft/transfer.h"
@@ -18,7 +19,8 @@ struct wefti_device {
   weft_store *store;
   weft_memory *memory;
   const weft_transfer_ops *transfer;
-  void *backend; /* transfer's state */
+  void *backend;            /* transfer's state */
+  wefti_manifest *manifest; /* the tensors it may hold; NULL = any.  Constant */
   uint32_t tp, pp;
   uint32_t pid;
   bool own_process;
@@ -108,9 +110,35 @@ weft_err wefti_order_make(const wefti_device *device, const weft_plan *plan,
                           uint32_t **out) WEFT_MUST_USE;
 /* Takes order (NULL is a no-op): make tries it first. */
 void wefti_order_keep(wefti_device *device, uint32_t *order, size_t count);
+/* have: what t must be like, whose "the live one" says in the text; NULL = anything.
+ * Errors: INVAL, UNSUPPORTED. */
+weft_err wefti_tensor_check(const weft_plan_tensor *t, const weft_tensor *have,
+                            const char *whose, weft_why *why) WEFT_MUST_USE;
 /* Whether live has each of plan's tensors with another dtype or shape; why says which. */
 weft_err wefti_plan_check(const weft_plan *plan, const uint32_t *by_name,
                           const weft_snapshot *live, weft_why *why) WEFT_MUST_USE;
+
+/* ---- what came, with those tensors that the manifest ties to it (device_tied.c) */
+typedef struct wefti_arrivals {
+  const wefti_entry **rows; /* [count] in name order: staged ones, or made */
+  wefti_entry *made;        /* [made_count] share the bytes of a staged one */
+  size_t count, made_count;
+} wefti_arrivals;
+/* s's staged set is sorted, without repeats; it outlives *out and is not changed.
+ * CONFLICT, with *correctable, when tied tensors came with different bytes; NOMEM. */
+weft_err wefti_arrivals_make(const wefti_device_session *s, wefti_arrivals *out,
+                             bool *correctable, weft_why *why) WEFT_MUST_USE;
+void wefti_arrivals_free(wefti_arrivals *a);
+
+/* ---- names for an error text (device_order.c) */
+enum { WEFTI_NAMES_MAX = 64 };
+typedef struct wefti_names {
+  uint64_t count;
+  const char *first[WEFTI_NAMES_MAX]; /* borrowed */
+} wefti_names;
+void wefti_names_add(wefti_names *names, const char *name);
+/* "a, b and 7 more", what fits. */
+void wefti_names_text(const wefti_names *names, char *out, size_t cap);
 
 /* ---- questions about the live set (device_query.c).  Each makes one JSON text. */
 weft_err wefti_device_weights(wefti_device *device, weft_buf **out, weft_why *why)

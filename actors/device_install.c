@@ -8,15 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAMES_MAX = 64, NAMES_TEXT = WEFT_WHY_MAX - 160 };
+enum { NAMES_TEXT = WEFT_WHY_MAX - 160 };
 
-/* Staged and live in one list by name; staged wins. */
+/* What came and what is live in one list by name; what came wins. */
 typedef struct merged {
   wefti_entry *entries; /* [count], borrowed cells */
   size_t count;
   uint64_t bytes;
-  uint64_t missing;             /* live tensors that did not come */
-  const char *names[NAMES_MAX]; /* the first of them */
+  wefti_names missing; /* live tensors that did not come, then the absent ones */
+  wefti_names absent;  /* tensors of the manifest that are neither live nor came */
 } merged;
 
 static void add(merged *m, const wefti_entry *entry)
@@ -27,20 +27,32 @@ static void add(merged *m, const wefti_entry *entry)
 
 static void miss(merged *m, const weft_snapshot *live, size_t at, bool share)
 {
-  if (m->missing < NAMES_MAX) {
-    m->names[m->missing] = live->tensors[at].name;
-  }
-  m->missing++;
+  wefti_names_add(&m->missing, live->tensors[at].name);
   if (share) {
     add(m, &(wefti_entry){ live->tensors[at], wefti_snapshot_cell(live, at) });
   }
 }
 
-static weft_err merge(const wefti_device_session *s, const weft_snapshot *live, merged *m)
+static void find_absent(const wefti_manifest *manifest, merged *m)
+{
+  size_t at = 0;
+  for (size_t k = 0; manifest && k < manifest->count; k++) {
+    const char *name = manifest->tensors[k].name;
+    while (at < m->count && strcmp(m->entries[at].t.name, name) < 0) {
+      at++;
+    }
+    if (at == m->count || strcmp(m->entries[at].t.name, name) != 0) {
+      wefti_names_add(&m->absent, name);
+    }
+  }
+}
+
+static weft_err merge(const wefti_device_session *s, const wefti_arrivals *came,
+                      const weft_snapshot *live, merged *m)
 {
   const size_t live_count = live ? live->tensor_count : 0;
   size_t most, bytes;
-  if (weft_size_add(s->staged_count, live_count, &most) != WEFT_OK ||
+  if (weft_size_add(came->count, live_count, &most) != WEFT_OK ||
       weft_size_mul(most > 0 ? most : 1, sizeof(wefti_entry), &bytes) != WEFT_OK) {
     return WEFT_E_OVERFLOW;
   }
@@ -49,40 +61,21 @@ static weft_err merge(const wefti_device_session *s, const weft_snapshot *live, 
     return WEFT_E_NOMEM;
   }
   size_t i = 0, j = 0;
-  while (i < s->staged_count || j < live_count) {
-    const int order = i == s->staged_count ? 1
+  while (i < came->count || j < live_count) {
+    const int order = i == came->count ? 1
                       : j == live_count
                           ? -1
-                          : strcmp(s->staged[i].entry.t.name, live->tensors[j].name);
+                          : strcmp(came->rows[i]->t.name, live->tensors[j].name);
     if (order > 0) {
       miss(m, live, j, !s->foreign);
     } else {
-      add(m, &s->staged[i].entry);
+      add(m, came->rows[i]);
       i++;
     }
     j += order >= 0;
   }
+  find_absent(s->device->manifest, m);
   return WEFT_OK;
-}
-
-static void list_names(const merged *m, char *out, size_t cap)
-{
-  size_t len = 0, listed = 0;
-  out[0] = '\0';
-  while (listed < m->missing && listed < NAMES_MAX) {
-    const size_t need = strlen(m->names[listed]) + 2;
-    if (need >= cap - len) {
-      break;
-    }
-    const int n =
-        snprintf(out + len, cap - len, "%s%s", listed > 0 ? ", " : "", m->names[listed]);
-    len += n > 0 ? (size_t)n : 0;
-    listed++;
-  }
-  if (listed < m->missing && cap - len > 48) {
-    (void)snprintf(out + len, cap - len, "%s%" PRIu64 " more", listed > 0 ? " and " : "",
-                   m->missing - listed);
-  }
 }
 
 static weft_err names_json(const merged *m, weft_buf **out)
@@ -90,8 +83,13 @@ static weft_err names_json(const merged *m, weft_buf **out)
   weft_json_writer w;
   weft_jw_init(&w);
   weft_jw_array(&w, NULL);
-  for (size_t i = 0; i < m->missing && i < NAMES_MAX; i++) {
-    weft_jw_str(&w, NULL, m->names[i]);
+  const wefti_names *const lists[] = { &m->missing, &m->absent };
+  for (size_t l = 0, said = 0; l < 2; l++) {
+    for (size_t i = 0; i < lists[l]->count && i < WEFTI_NAMES_MAX; i++) {
+      if (said++ < WEFTI_NAMES_MAX) {
+        weft_jw_str(&w, NULL, lists[l]->first[i]);
+      }
+    }
   }
   weft_jw_end(&w);
   return wefti_json_buf(&w, out);
@@ -101,21 +99,26 @@ static weft_err check_coverage(const wefti_device_session *s, bool strict,
                                const merged *m, wefti_device_result *out, weft_why *why)
 {
   char names[NAMES_TEXT];
-  if (m->missing == 0 || (!strict && !s->foreign)) {
-    return WEFT_OK;
-  }
-  list_names(m, names, sizeof names);
-  if (s->foreign) {
+  if (s->foreign && m->missing.count > 0) {
+    wefti_names_text(&m->missing, names, sizeof names);
     return weft_whyf(
         why, WEFT_E_FAILED,
         "the live set is not the engine's, so every tensor is needed; %" PRIu64
         " did not come: %s",
-        m->missing, names);
+        m->missing.count, names);
   }
+  const bool listed = s->device->manifest != NULL;
+  const wefti_names *lacking = listed ? &m->absent : &m->missing;
+  if (!strict || lacking->count == 0) {
+    return WEFT_OK;
+  }
+  wefti_names_text(lacking, names, sizeof names);
   out->correctable = true;
-  return weft_whyf(why, WEFT_E_CONFLICT,
-                   "strict coverage: %" PRIu64 " live tensors did not come: %s",
-                   m->missing, names);
+  return weft_whyf(why, WEFT_E_CONFLICT, "strict coverage: %" PRIu64 " %s: %s",
+                   lacking->count,
+                   listed ? "tensors of the manifest are neither live nor came"
+                          : "live tensors did not come",
+                   names);
 }
 
 static weft_err install(wefti_device_session *s, const merged *m,
@@ -148,8 +151,13 @@ weft_err wefti_session_install(wefti_device_session *s, bool strict,
                                wefti_device_result *out, weft_why *why)
 {
   merged m = { 0 };
+  wefti_arrivals came;
+  weft_err err = wefti_arrivals_make(s, &came, &out->correctable, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
   const weft_snapshot *live = wefti_store_base(s->device->store);
-  weft_err err = merge(s, live, &m);
+  err = merge(s, &came, live, &m);
   if (err != WEFT_OK) {
     err = weft_whyf(why, err, "%zu tensors not installed: %s", s->staged_count,
                     weft_strerror(err));
@@ -163,8 +171,9 @@ weft_err wefti_session_install(wefti_device_session *s, bool strict,
   out->bytes = m.bytes;
   out->received = s->staged_count;
   out->received_bytes = s->received_bytes;
-  out->missing = m.missing;
+  out->missing = m.missing.count + m.absent.count;
   free(m.entries);
+  wefti_arrivals_free(&came); /* the snapshot has its own references */
   weft_store_unpin(s->device->store, live);
   return err;
 }

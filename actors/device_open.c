@@ -153,7 +153,12 @@ weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
   device->tp = opts->tp > 0 ? opts->tp : 1;
   device->pp = opts->pp > 0 ? opts->pp : 1;
   device->pid = (uint32_t)getpid();
-  const weft_err err = device_fill(device, opts, why);
+  weft_err err = opts->manifest
+                     ? wefti_manifest_load(opts->manifest, &device->manifest, why)
+                     : WEFT_OK;
+  if (err == WEFT_OK) {
+    err = device_fill(device, opts, why);
+  }
   if (err != WEFT_OK) {
     wefti_device_destroy(device);
     return err;
@@ -172,6 +177,7 @@ void wefti_device_destroy(wefti_device *device)
   }
   weft_store_destroy(device->store); /* its cells go back to memory */
   weft_memory_destroy(device->memory);
+  wefti_manifest_free(device->manifest);
   free(device->order);
   free(device);
 }

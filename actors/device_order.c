@@ -11,6 +11,7 @@
 enum {
   SHAPE_TEXT = WEFT_NDIM_MAX * 21 + 3,
   ORDER_MIN = 16,  /* tensors of a plan whose order is worth keeping */
+  MORE_TEXT = 32,  /* " and 18446744073709551615 more" */
   SEARCH_BELOW = 8 /* a plan of so small a part of the live set is looked up in it */
 };
 
@@ -119,9 +120,8 @@ static bool same_shape(const weft_plan_tensor *a, const weft_tensor *b)
          (a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof(int64_t)) == 0);
 }
 
-/* have: the live one of that name, or NULL. */
-static weft_err check_tensor(const weft_plan_tensor *t, const weft_tensor *have,
-                             weft_why *why)
+weft_err wefti_tensor_check(const weft_plan_tensor *t, const weft_tensor *have,
+                            const char *whose, weft_why *why)
 {
   const char *dtype = weft_dtype_name(t->dtype);
   if (!dtype || t->ndim > WEFT_NDIM_MAX) {
@@ -135,8 +135,8 @@ static weft_err check_tensor(const weft_plan_tensor *t, const weft_tensor *have,
   shape_text(have->ndim, have->shape, want);
   shape_text(t->ndim, t->shape, got);
   return weft_whyf(why, WEFT_E_INVAL,
-                   "tensor '%.200s': the live one is %s %s, the update brings %s %s",
-                   t->name, have->dtype, want, dtype, got);
+                   "tensor '%.200s': %s is %s %s, the update brings %s %s", t->name,
+                   whose, have->dtype, want, dtype, got);
 }
 
 weft_err wefti_plan_check(const weft_plan *plan, const uint32_t *by_name,
@@ -156,10 +156,40 @@ weft_err wefti_plan_check(const weft_plan *plan, const uint32_t *by_name,
       have = order == 0 ? &live->tensors[at] : NULL;
       at++;
     }
-    const weft_err err = check_tensor(t, have, why);
+    const weft_err err = wefti_tensor_check(t, have, "the live one", why);
     if (err != WEFT_OK) {
       return err;
     }
   }
   return WEFT_OK;
+}
+
+/* ---- names */
+
+void wefti_names_add(wefti_names *names, const char *name)
+{
+  if (names->count < WEFTI_NAMES_MAX) {
+    names->first[names->count] = name;
+  }
+  names->count++;
+}
+
+void wefti_names_text(const wefti_names *names, char *out, size_t cap)
+{
+  size_t len = 0, listed = 0;
+  out[0] = '\0';
+  while (listed < names->count && listed < WEFTI_NAMES_MAX) {
+    const size_t need = strlen(names->first[listed]) + 2;
+    if (need + MORE_TEXT >= cap - len) {
+      break;
+    }
+    const int n = snprintf(out + len, cap - len, "%s%s", listed > 0 ? ", " : "",
+                           names->first[listed]);
+    len += n > 0 ? (size_t)n : 0;
+    listed++;
+  }
+  if (listed < names->count && cap - len >= MORE_TEXT) {
+    (void)snprintf(out + len, cap - len, "%s%" PRIu64 " more", listed > 0 ? " and " : "",
+                   names->count - listed);
+  }
 }

@@ -49,6 +49,12 @@ static weft_err check_plan(wefti_device_session *s, weft_why *why)
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "%zu tensors: %s", s->plan->count, weft_strerror(err));
   }
+  if (s->device->manifest) {
+    err = wefti_manifest_check(s->device->manifest, s->plan, s->by_name, why);
+    if (err != WEFT_OK) {
+      return err;
+    }
+  }
   const weft_snapshot *live = s->foreign ? NULL : wefti_store_base(s->device->store);
   err = wefti_plan_check(s->plan, s->by_name, live, why);
   weft_store_unpin(s->device->store, live);

@@ -31,6 +31,8 @@ typedef struct wefti_engine_args {
   const char *events_url, *snapshot_url, *control_url; /* for the status; may be "" */
   bool strict_coverage;
   bool allow_weight_reset;
+  const char *manifest; /* for the status: its path, outlives the actor; NULL = none */
+  size_t manifest_count;
   /* milliseconds; 0 = the default in brackets */
   uint32_t init_ms;    /* [280,000] */
   uint32_t start_ms;   /* [30,000] */

@@ -199,6 +199,18 @@ static void write_restore(weft_json_writer *w, const engine *e)
   weft_jw_end(w);
 }
 
+static void write_manifest(weft_json_writer *w, const engine *e)
+{
+  if (e->args.manifest == NULL) {
+    weft_jw_null(w, "manifest");
+    return;
+  }
+  weft_jw_object(w, "manifest");
+  weft_jw_str(w, "file", e->args.manifest);
+  weft_jw_u64(w, "tensors", e->args.manifest_count);
+  weft_jw_end(w);
+}
+
 weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
 {
   weft_json_writer w;
@@ -211,6 +223,7 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   write_last(&w, e);
   weft_jw_str(&w, "last_abort", e->last_abort[0] == '\0' ? NULL : e->last_abort);
   write_restore(&w, e);
+  write_manifest(&w, e);
   weft_jw_str(&w, "events", e->events_url);
   weft_jw_str(&w, "snapshot", e->snapshot_url);
   weft_jw_str(&w, "control", e->control_url);

@@ -11,7 +11,8 @@ struct wefti_cell {
   atomic_uint refs;
   weft_memory *memory;
   weft_extent extent;
-  int64_t shape[]; /* [ndim], then the name */
+  wefti_cell *owner; /* whose extent it is, referenced; NULL = its own */
+  int64_t shape[];   /* [ndim], then the name */
 };
 
 weft_err wefti_cell_create(const weft_tensor *want, weft_memory *memory,
@@ -30,6 +31,7 @@ weft_err wefti_cell_create(const weft_tensor *want, weft_memory *memory,
   }
   atomic_init(&cell->refs, 1);
   cell->memory = memory;
+  cell->owner = NULL;
   cell->extent = *extent;
   if (want->ndim > 0) {
     memcpy(cell->shape, want->shape, want->ndim * sizeof(int64_t));
@@ -44,6 +46,18 @@ weft_err wefti_cell_create(const weft_tensor *want, weft_memory *memory,
   return WEFT_OK;
 }
 
+weft_err wefti_cell_alias(const char *name, const wefti_entry *of, wefti_entry *out)
+{
+  wefti_cell *owner = of->cell->owner ? of->cell->owner : of->cell;
+  weft_tensor want = of->t;
+  want.name = name;
+  const weft_err err = wefti_cell_create(&want, owner->memory, &owner->extent, out);
+  if (err == WEFT_OK) {
+    out->cell->owner = wefti_cell_ref(owner);
+  }
+  return err;
+}
+
 wefti_cell *wefti_cell_ref(wefti_cell *cell)
 {
   atomic_fetch_add_explicit(&cell->refs, 1, memory_order_relaxed);
@@ -55,7 +69,11 @@ void wefti_cell_unref(wefti_cell *cell)
   if (!cell || atomic_fetch_sub_explicit(&cell->refs, 1, memory_order_acq_rel) != 1) {
     return;
   }
-  weft_memory_free(cell->memory, &cell->extent);
+  if (cell->owner) {
+    wefti_cell_unref(cell->owner); /* which has no owner itself */
+  } else {
+    weft_memory_free(cell->memory, &cell->extent);
+  }
   free(cell);
 }
 

@@ -29,6 +29,7 @@ typedef struct wefti_device_opts {
   bool has_gpu;
   uint32_t gpu;
   bool allow_ipc_pickle;
+  const char *manifest; /* path; NULL = any tensors */
 } wefti_device_opts;
 
 /* Store, memory and backend of one rank.  The caller destroys it after both actors ended.

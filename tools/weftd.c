@@ -164,6 +164,7 @@ static int run_engine(const weftd_opts *o)
     .cudart = o->cudart,
     .nccl = o->nccl,
     .allow_ipc_pickle = o->allow_ipc_pickle,
+    .manifest = o->manifest,
     .on_ready = on_engine_ready,
     .log = weft_log_stderr,
     .log_level = o->log_level,
@@ -217,6 +218,7 @@ static int run_worker(const weftd_opts *o)
     .has_gpu = o->has_gpu,
     .gpu = (uint32_t)o->gpu,
     .allow_ipc_pickle = o->allow_ipc_pickle,
+    .manifest = o->manifest,
   };
   weft_why why;
   return weft_worker_run(&opts, &why) == WEFT_OK ? WEFTD_DONE : failed(&why);

@@ -35,6 +35,7 @@ typedef struct weftd_opts {
   char *root_path;           /* weights_root without symlinks, owned */
   char *token, *join_token;  /* what the files say, owned, or NULL */
   const char *cudart, *nccl; /* GPU libraries */
+  const char *manifest;
   uint64_t gpu;
   bool has_gpu, allow_ipc_pickle;
   uint64_t max_body, copy_threads;

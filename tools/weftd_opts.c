@@ -47,6 +47,7 @@ static const opt table[] = {
   { "--join-token-file", OPT_TEXT, E | W, AT(join_token_file), 0 },
   { "--workers-join", OPT_FLAG, E, AT(workers_join), 0 },
   { "--weights-root", OPT_TEXT, E | W, AT(weights_root), 0 },
+  { "--manifest", OPT_TEXT, E | W, AT(manifest), 0 },
   { "--tcp-allow", OPT_TEXT, E | W, AT(tcp_allow), 0 },
   { "--copy-threads", OPT_NUMBER, E | W, AT(copy_threads), 0 },
   { "--run-dir", OPT_TEXT, E, AT(run_dir), 0 },
@@ -92,9 +93,13 @@ static const char engine_help[] =
     "                         evaluated), or VLLM_ALLOW_INSECURE_SERIALIZATION=1\n"
     "  --weights-root DIR     only files below DIR may be loaded; needed beyond "
     "loopback\n"
+    "  --manifest FILE        the tensors that there may be: safetensors, or JSON of "
+    "names,\n"
+    "                         dtype_names, shapes, tied [new names are added]\n"
     "  --tcp-allow LIST       hosts that a tcp source may name, beside loopback\n"
     "  --copy-threads N       threads that copy, per worker [its share of the cores]\n"
-    "  --strict-coverage      refuse a finish when live tensors did not come\n"
+    "  --strict-coverage      refuse a finish when live tensors did not come; with\n"
+    "                         --manifest, when some of it are neither live nor came\n"
     "  --allow-weight-reset   let the weight checker destroy weights\n"
     "  --token-file FILE      token that callers must show; needed beyond loopback\n"
     "  --insecure             beyond loopback without a token\n"
@@ -133,7 +138,7 @@ static const char worker_help[] =
     "  --join-token-file FILE needed on tcp\n"
     "  --listen URL           own nng socket [chosen to fit the join URL]\n"
     "  --backend NAME, --weights-root DIR, --tcp-allow LIST, --copy-threads N,\n"
-    "  --tp N, --pp N, --cudart PATH, --nccl PATH, --log-level LEVEL\n"
+    "  --tp N, --pp N, --cudart PATH, --nccl PATH, --manifest FILE, --log-level LEVEL\n"
     "                         as of weftd\n"
     "  --device N             its GPU [the only one that it sees, else the rank's]\n";
 

@@ -39,6 +39,7 @@ typedef struct weft_worker_opts {
   bool has_gpu;
   uint32_t gpu;
   bool allow_ipc_pickle;
+  const char *manifest; /* as of weft_engine_opts; NULL = none */
 } weft_worker_opts;
 WEFT_API weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
     WEFT_MUST_USE;

@@ -83,6 +83,11 @@ typedef struct weft_engine_opts {
   const char *cudart, *nccl; /* GPU backends: see weft/serve.h; each worker takes the GPU
                                 of its rank */
   bool allow_ipc_pickle;
+  /* The tensors that there may be: a safetensors file, or JSON with "names",
+   * "dtype_names", "shapes" and, of those that share storage, "tied":[["a","b"],…].  An
+   * update with others is refused before bytes move.  Read once, at the start.  NULL =
+   * new names are added.  Not with JOIN: those workers take their own. */
+  const char *manifest;
   weft_commit_fn *on_commit; /* may be NULL */
   weft_ready_fn *on_ready;   /* once, when all workers are members; may be NULL */
   void *arg;                 /* for both */
@@ -164,7 +169,9 @@ typedef struct weft_request {
       *expected_version; /* FINISH, SET_VERSION: compare and set; NULL = unconditional */
   const char *session;   /* as answered by START; NULL = whichever is open */
   const char *idempotency_key; /* NULL = none */
-  bool strict;                 /* FINISH: refuse when live tensors did not come */
+  /* FINISH: refuse when live tensors did not come; under a manifest, when some of it are
+   * neither live nor came */
+  bool strict;
   bool draft;                  /* START */
   uint32_t timeout_ms;         /* the operation's deadline; 0 = the engine's default */
 } weft_request;
