@@ -149,8 +149,8 @@ static weft_err cuda_alloc(weft_memory *pub, uint64_t bytes, weft_extent *out,
       }
     }
     const weft_err err = fresh_piece(m, bytes, &p, why);
-    if (err != WEFT_OK) {
-      return err;
+    if (err != WEFT_OK || p == NULL) { /* gcc cannot know that OK means a piece */
+      return err != WEFT_OK ? err : WEFT_E_NOMEM;
     }
   }
   (void)pthread_mutex_lock(&m->lock);

@@ -51,7 +51,7 @@ static weft_err want_ints(wefti_ipc_reader *r, wefti_pref ref, const char *field
   }
   uint32_t at = t->u.cells.head;
   for (uint32_t i = 0; i < t->count; i++) {
-    uint64_t v;
+    uint64_t v = 0;
     const weft_err err = want_int(r, r->tree->cells[at].node, field, INT64_MAX, &v);
     if (err != WEFT_OK) {
       return err;

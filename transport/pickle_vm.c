@@ -19,7 +19,7 @@ static weft_err take(wefti_pvm *m, size_t n, const uint8_t **out)
 
 static weft_err take_uint(wefti_pvm *m, size_t n, uint64_t *out)
 {
-  const uint8_t *p;
+  const uint8_t *p = NULL;
   const weft_err err = take(m, n, &p);
   if (err == WEFT_OK) {
     *out = 0;
@@ -33,8 +33,8 @@ static weft_err take_uint(wefti_pvm *m, size_t n, uint64_t *out)
 /* A length of n bytes, then so many bytes. */
 static weft_err push_sized(wefti_pvm *m, wefti_pkind kind, size_t n)
 {
-  uint64_t len;
-  const uint8_t *p;
+  uint64_t len = 0;
+  const uint8_t *p = NULL;
   weft_err err = take_uint(m, n, &len);
   if (err == WEFT_OK) {
     err = take(m, (size_t)len, &p);
@@ -52,8 +52,8 @@ static weft_err push_sized(wefti_pvm *m, wefti_pkind kind, size_t n)
 
 static weft_err push_long1(wefti_pvm *m)
 {
-  uint64_t n;
-  uint64_t v;
+  uint64_t n = 0;
+  uint64_t v = 0;
   weft_err err = take_uint(m, 1, &n);
   if (err == WEFT_OK && n > 8) {
     return wefti_pvm_bad(m, "an integer of more than 8 bytes");
@@ -84,8 +84,8 @@ static weft_err take_line(wefti_pvm *m, const uint8_t **line, size_t *len)
 
 static weft_err op_global(wefti_pvm *m)
 {
-  const uint8_t *module;
-  const uint8_t *name;
+  const uint8_t *module = NULL;
+  const uint8_t *name = NULL;
   size_t module_len = 0;
   size_t name_len = 0;
   weft_err err = take_line(m, &module, &module_len);
@@ -110,14 +110,14 @@ static weft_err take_mark(wefti_pvm *m, size_t *n)
 
 static weft_err put_arg(wefti_pvm *m, size_t n)
 {
-  uint64_t slot;
+  uint64_t slot = 0;
   const weft_err err = take_uint(m, n, &slot);
   return err == WEFT_OK ? wefti_pvm_put(m, slot) : err;
 }
 
 static weft_err get_arg(wefti_pvm *m, size_t n)
 {
-  uint64_t slot;
+  uint64_t slot = 0;
   const weft_err err = take_uint(m, n, &slot);
   return err == WEFT_OK ? wefti_pvm_get(m, slot) : err;
 }
@@ -126,7 +126,7 @@ static weft_err get_arg(wefti_pvm *m, size_t n)
 
 static weft_err op_int(wefti_pvm *m, size_t n)
 {
-  uint64_t v;
+  uint64_t v = 0;
   const weft_err err = take_uint(m, n, &v);
   if (err != WEFT_OK) {
     return err;
@@ -147,7 +147,7 @@ static weft_err op_mark(wefti_pvm *m)
 
 static weft_err op_frame(wefti_pvm *m)
 {
-  uint64_t len;
+  uint64_t len = 0;
   const weft_err err = take_uint(m, 8, &len);
   if (err == WEFT_OK && len > (size_t)(m->end - m->at)) {
     return weft_whyf(m->why, WEFT_E_TRUNCATED, "pickle: ends inside a frame");
@@ -314,7 +314,7 @@ weft_err wefti_pickle_parse(const void *pickle, size_t len, const wefti_plimits 
   };
   weft_err err = head(&m);
   while (err == WEFT_OK && !m.stopped) {
-    const uint8_t *op;
+    const uint8_t *op = NULL;
     m.op_at = m.at;
     err = take(&m, 1, &op);
     if (err == WEFT_OK) {

@@ -102,7 +102,7 @@ static void synced(disk *d, int fd)
     }
   }
   assert_true(d->file_count < FILES);
-  (void)snprintf(d->files[d->file_count].name, 32, "%s", d->name[fd]);
+  memcpy(d->files[d->file_count].name, d->name[fd], sizeof d->files[0].name);
   d->files[d->file_count++].synced = st.st_size;
 }
 
