@@ -80,6 +80,7 @@ typedef struct full_epoch {
   uint64_t base;                 /* weights_sequence visible when it was started */
   uint64_t sequence;             /* 0 = not published */
   int64_t content[FULL_TENSORS]; /* 0 = no such tensor */
+  uint64_t digest;               /* high half, of the whole set */
   uint16_t got[32];
   unsigned got_count;
 } full_epoch;

@@ -97,6 +97,9 @@ void full_on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot)
   content_of(snapshot, got);
   /* A rank that installs something else must not let it become visible. */
   e->installed[p->rank] = same_pushes(e, p, epoch) && same(got, e->content);
+  if (e->installed[p->rank]) {
+    e->digest = snapshot->digest_hi;
+  }
 }
 
 /* ---- reading */
@@ -263,6 +266,10 @@ void full_on_visible(void *arg, const wefti_visible *v)
     ep->sequence = v->sequence;
     all_installed(w, ep, "visible", v->sequence);
     check_pushes(w, ep);
+    if (v->digest_hi != ep->digest) {
+      full_break(w, "I2: %" PRIu64 " is visible with a digest that no rank has",
+                 v->sequence);
+    }
     b->visible_epoch = e->session.epoch;
   }
   b->visible = v->sequence;
