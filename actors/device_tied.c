@@ -83,7 +83,7 @@ weft_err wefti_arrivals_make(const wefti_device_session *s, wefti_arrivals *out,
   const bool ties = m && m->tied_count > 0;
   *out =
       (wefti_arrivals){ .rows = calloc(s->staged_count + (ties ? m->tied_count : 0) + 1,
-                                       sizeof *out->rows) };
+                                       sizeof(wefti_entry *)) };
   weft_err err = out->rows ? WEFT_OK : WEFT_E_NOMEM;
   if (err == WEFT_OK && !ties) {
     plain(s, out);

@@ -58,7 +58,7 @@ static weft_err session(wefti_device *device, uint64_t epoch, const weft_buf *in
   return err;
 }
 
-static void check_live(wefti_device *device, uint8_t fill)
+static void check_live(wefti_device *device, uint8_t fill, uint64_t extents)
 {
   const weft_snapshot *s;
   assert_ok(weft_store_pin(device->store, 0, &s));
@@ -71,26 +71,52 @@ static void check_live(wefti_device *device, uint8_t fill)
   weft_memory_stats st;
   wefti_store_reap(device->store);
   weft_memory_stats_get(device->memory, &st);
-  assert_int_equal(st.extents, 3);
+  assert_int_equal(st.extents, extents);
 }
 
-static void a_session_that_runs_out_of_memory_changes_nothing(void **state)
+/* A device is made whole or not at all, its manifest too. */
+static void make_each_failure(const wefti_device_opts *opts)
 {
-  (void)state;
-  char dir[] = "/tmp/weft-alloc-XXXXXX", path[PATH_LEN], text[2 * PATH_LEN];
+  FOR_EACH_FAILURE
+  {
+    wefti_device *device = NULL;
+    weft_why why = { 0 };
+    const weft_err err = wefti_device_create(opts, &device, &why);
+    fail_countdown = 0;
+    assert_true((err == WEFT_OK) == (device != NULL));
+    assert_true(err == WEFT_OK || why.text[0] != '\0');
+    wefti_device_destroy(device);
+    END_UNLESS_FAILED
+  }
+}
+
+/* manifest: its text, or NULL. */
+static void run_out_of_memory(const char *manifest, uint64_t extents)
+{
+  char dir[] = "/tmp/weft-alloc-XXXXXX", path[PATH_LEN], list[PATH_LEN],
+       text[2 * PATH_LEN];
   assert_non_null(mkdtemp(dir));
   (void)snprintf(path, sizeof path, "%s/f", dir);
   (void)snprintf(text, sizeof text,
                  "{\"source\":{\"kind\":\"safetensors\",\"path\":\"%s\"}}", path);
   weft_buf *info = weft_buf_create(text, strlen(text));
   wefti_device *device;
-  const wefti_device_opts opts = { .size = sizeof opts };
+  const wefti_device_opts opts = { .size = sizeof opts,
+                                   .manifest = manifest ? list : NULL };
   assert_non_null(info);
+  (void)snprintf(list, sizeof list, "%s/m", dir);
+  if (manifest) {
+    FILE *file = fopen(list, "we");
+    assert_non_null(file);
+    assert_true(fputs(manifest, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    make_each_failure(&opts);
+  }
   assert_ok(wefti_device_create(&opts, &device, NULL));
   write_file(path, 1);
   assert_ok(session(device, 1, info));
   assert_ok(wefti_store_publish(device->store, 1, 1));
-  check_live(device, 1);
+  check_live(device, 1, extents);
   write_file(path, 2);
   uint64_t epoch = 2;
   FOR_EACH_FAILURE
@@ -98,7 +124,7 @@ static void a_session_that_runs_out_of_memory_changes_nothing(void **state)
     const weft_err err = session(device, epoch, info);
     fail_countdown = 0;
     if (err != WEFT_OK) {
-      check_live(device, 1);
+      check_live(device, 1, extents);
       assert_err(wefti_store_publish(device->store, epoch, epoch), WEFT_E_STATE);
     } else {
       wefti_store_drop(device->store, epoch); /* one that was not needed */
@@ -109,11 +135,27 @@ static void a_session_that_runs_out_of_memory_changes_nothing(void **state)
   assert_true(epoch > 12); /* it did meet failures */
   assert_ok(session(device, epoch, info));
   assert_ok(wefti_store_publish(device->store, epoch, epoch));
-  check_live(device, 2);
+  check_live(device, 2, extents);
   assert_int_equal(unlink(path), 0);
+  (void)unlink(list);
   assert_int_equal(rmdir(dir), 0);
   weft_buf_unref(info);
   wefti_device_destroy(device);
+}
+
+static void a_session_that_runs_out_of_memory_changes_nothing(void **state)
+{
+  (void)state;
+  run_out_of_memory(NULL, 3);
+}
+
+static void nor_does_one_with_tied_tensors(void **state)
+{
+  (void)state;
+  run_out_of_memory("{\"names\":[\"a\",\"b\",\"c\"],"
+                    "\"dtypes\":[\"uint8\",\"uint8\",\"uint8\"],"
+                    "\"shapes\":[[5,100],[5,100],[5,100]],\"tied\":[[\"a\",\"c\"]]}",
+                    2);
 }
 
 static void questions_and_reset_fail_cleanly(void **state)
@@ -173,6 +215,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_session_that_runs_out_of_memory_changes_nothing),
+    cmocka_unit_test(nor_does_one_with_tied_tensors),
     cmocka_unit_test(questions_and_reset_fail_cleanly),
     cmocka_unit_test(a_device_is_created_whole_or_not_at_all),
   };
