@@ -2,6 +2,7 @@
  * share storage, coverage. */
 #define _GNU_SOURCE /* mkdtemp */
 #include "device_fixture.h"
+#include "weft/weft.h"
 
 static void put_text(const char *path, const char *text)
 {
@@ -275,6 +276,40 @@ static void impossible_lists_are_refused_by_name(void **state)
   }
 }
 
+/* ---- through the embedder's interface */
+
+static void an_engine_says_which_manifest_is_in_force(void **state)
+{
+  (void)state;
+  char dir[] = "/tmp/weft-listed-XXXXXX", path[64];
+  assert_non_null(mkdtemp(dir));
+  (void)snprintf(path, sizeof path, "%s/m.json", dir);
+  put_text(path, listed);
+  weft_engine *engine = NULL;
+  weft_why why = { 0 };
+  weft_engine_opts opts = {
+    .size = sizeof opts, .workers = WEFT_WORKERS_THREADS, .tp = 2, .manifest = path
+  };
+  assert_ok(weft_engine_create(&opts, &engine, &why));
+  assert_int_equal(unlink(path), 0); /* it was read */
+  assert_ok(weft_engine_wait_ready(engine, 20000, &why));
+  weft_result *result = NULL;
+  const weft_request ask = { .size = sizeof ask, .op = WEFT_OP_STATUS };
+  assert_ok(weft_engine_call(engine, &ask, &result, &why));
+  char want[128];
+  (void)snprintf(want, sizeof want, "\"manifest\":{\"file\":\"%s\",\"tensors\":4}", path);
+  assert_non_null(strstr(result->body, want));
+  weft_result_free(result);
+  weft_engine_destroy(engine);
+  engine = NULL;
+  assert_err(weft_engine_create(&opts, &engine, &why), WEFT_E_INVAL); /* it has gone */
+  assert_non_null(strstr(why.text, path));
+  opts.workers = WEFT_WORKERS_JOIN;
+  assert_err(weft_engine_create(&opts, &engine, &why), WEFT_E_INVAL);
+  assert_null(engine);
+  assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -285,6 +320,7 @@ int main(void)
     cmocka_unit_test(strict_coverage_is_judged_against_the_manifest),
     cmocka_unit_test(a_wrong_manifest_makes_no_device),
     cmocka_unit_test(impossible_lists_are_refused_by_name),
+    cmocka_unit_test(an_engine_says_which_manifest_is_in_force),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
