@@ -17,9 +17,11 @@ typedef struct receive_job {
 
 /* ---- lanes */
 
+/* Never 0. */
 static unsigned lanes_of(const wefti_nccl_plan *plan)
 {
-  return plan->packing.packed ? plan->packing.buffers : WEFTI_LANES_MAX;
+  return plan->packing.packed && plan->packing.buffers > 0 ? plan->packing.buffers
+                                                           : WEFTI_LANES_MAX;
 }
 
 static void free_scratch(wefti_nccl_state *st)
@@ -121,8 +123,9 @@ static weft_err issue(receive_job *j, weft_why *why)
   wefti_nccl_state *st = j->st;
   const wefti_chunk *chunk = &j->plan->chunks[j->issued];
   const size_t lane = j->issued % j->lanes;
-  wefti_stream stream = chunk->direct ? st->group.stream : st->lanes[lane];
-  void *to = chunk->direct ? j->dst[chunk->first] : st->scratch[lane];
+  const bool packed = !chunk->direct && chunk->bytes > 0;
+  wefti_stream stream = packed ? st->lanes[lane] : st->group.stream;
+  void *to = packed ? st->scratch[lane] : j->dst[chunk->first];
   char what[192];
   name_chunk(j, j->issued, what, sizeof what);
   if (chunk->bytes == 0) {
@@ -135,7 +138,7 @@ static weft_err issue(receive_job *j, weft_why *why)
     return err;
   }
   int cuda = WEFTI_CUDA_OK;
-  if (!chunk->direct && chunk->bytes > 0) {
+  if (packed) {
     cuda = unpack(j, chunk, to, stream);
   }
   if (cuda == WEFTI_CUDA_OK) {

@@ -1,3 +1,4 @@
+#include "env.h"
 #include "nccl_priv.h"
 #include "weft/pickle.h"
 
@@ -34,6 +35,13 @@ static void nccl_close(void *state)
 
 static weft_err nccl_open(const weft_transfer_opts *opts, void **state, weft_why *why)
 {
+  const char *blocking = wefti_env_get("NCCL_COMM_BLOCKING");
+  if (blocking != NULL && strcmp(blocking, "0") != 0) {
+    return weft_whyf(why, WEFT_E_STATE,
+                     "nccl backend: NCCL_COMM_BLOCKING=%.40s: NCCL would block where it "
+                     "cannot be given up; unset it",
+                     blocking);
+  }
   wefti_nccl_state *st = calloc(1, sizeof *st);
   weft_why inner = { 0 };
   if (st == NULL) {

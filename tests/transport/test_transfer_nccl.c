@@ -618,6 +618,10 @@ static void what_is_used_is_said(void **state)
   const weft_transfer_opts opts = { .size = sizeof opts, .device = &device };
   void *none = NULL;
   weft_why why = { 0 };
+  setenv("NCCL_COMM_BLOCKING", "1", 1);
+  assert_err(weft_transfer_nccl()->open(&opts, &none, &why), WEFT_E_STATE);
+  assert_non_null(strstr(why.text, "NCCL_COMM_BLOCKING=1"));
+  weft_device_clear_env(); /* as a worker's process does at its start */
   assert_err(weft_transfer_nccl()->open(&opts, &none, &why), WEFT_E_NOTFOUND);
   assert_non_null(strstr(why.text,
                          "nccl backend: NCCL (--nccl, VLLM_NCCL_SO_PATH) cannot "
