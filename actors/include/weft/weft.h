@@ -172,8 +172,8 @@ typedef struct weft_request {
   /* FINISH: refuse when live tensors did not come; under a manifest, when some of it are
    * neither live nor came */
   bool strict;
-  bool draft;                  /* START */
-  uint32_t timeout_ms;         /* the operation's deadline; 0 = the engine's default */
+  bool draft;          /* START */
+  uint32_t timeout_ms; /* the operation's deadline; 0 = the engine's default */
 } weft_request;
 
 typedef struct weft_result {
