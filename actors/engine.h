@@ -91,6 +91,7 @@ typedef struct engine_answer {
 /* A repeat that waits for the answer of the call under way, until its own deadline. */
 typedef struct engine_idem_waiter {
   weft_return ret;
+  uint64_t caller;
   engine_call_kind kind;
   uint64_t started_ms, due_timer;
 } engine_idem_waiter;
@@ -325,6 +326,10 @@ weft_err engine_idem_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;
 void engine_idem_fini(weft_ctx *ctx, engine *e);
 bool engine_idem_due(weft_ctx *ctx, engine *e,
                      uint64_t timer); /* false: not a waiter's */
+/* The repeats of caller, whose connection closed, wait no more. */
+void engine_idem_gone(weft_ctx *ctx, engine *e, uint64_t caller);
+/* false: neither its caller nor a repeat under its key is there to hear its answer. */
+bool engine_call_wanted(const engine_call *call);
 
 /* ---- engine_update.c; each takes call */
 void engine_init_begin(weft_ctx *ctx, engine *e, engine_call *call);

@@ -233,6 +233,7 @@ static bool idem_admit(weft_ctx *ctx, engine *e, engine_call *call, weft_str key
     const uint64_t now = weft_now_ms(ctx);
     slot->waiters[slot->waiter_count++] = (engine_idem_waiter){
       .ret = call->ret,
+      .caller = call->caller,
       .kind = call->kind,
       .started_ms = call->started_ms,
       .due_timer = weft_timer_start(ctx, call->due_ms > now ? call->due_ms - now : 1,
@@ -268,6 +269,32 @@ bool engine_idem_due(weft_ctx *ctx, engine *e, uint64_t timer)
     }
   }
   return false;
+}
+
+void engine_idem_gone(weft_ctx *ctx, engine *e, uint64_t caller)
+{
+  for (size_t i = 0; i < ENGINE_IDEM_KEPT; i++) {
+    engine_idem *slot = &e->idem[i];
+    unsigned kept = 0;
+    for (unsigned k = 0; k < slot->waiter_count; k++) {
+      const engine_idem_waiter w = slot->waiters[k];
+      if (w.caller != caller) {
+        slot->waiters[kept++] = w;
+        continue;
+      }
+      weft_timer_cancel(ctx, w.due_timer);
+      engine_answer a = { .err = WEFT_E_CANCELLED, .outcome = WEFT_OUTCOME_UNKNOWN };
+      (void)snprintf(a.message, sizeof a.message, "%s: the caller is gone",
+                     engine_call_name(w.kind));
+      engine_reply_to(ctx, e, w.ret, w.kind, w.started_ms, &a);
+    }
+    slot->waiter_count = kept;
+  }
+}
+
+bool engine_call_wanted(const engine_call *call)
+{
+  return !call->caller_gone || (call->idem != NULL && call->idem->waiter_count > 0);
 }
 
 /* ---- from message to call */

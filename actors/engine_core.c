@@ -72,10 +72,10 @@ static bool is_due(const engine_call *call, uint64_t timer)
   return call->due_timer == timer;
 }
 
-/* A living repeat under the same key may wait for its answer: then it goes on. */
-static bool is_of(const engine_call *call, uint64_t caller)
+static bool is_unwanted(const engine_call *call, uint64_t unused)
 {
-  return call->caller == caller && (call->idem == NULL || call->idem->waiter_count == 0);
+  (void)unused;
+  return !engine_call_wanted(call);
 }
 
 static void on_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
@@ -119,9 +119,13 @@ static void on_gone(weft_ctx *ctx, engine *e, uint64_t caller)
   if (e->call != NULL && e->call->caller == caller) {
     e->call->caller_gone = true;
   }
-  /* What has not begun will not: nobody could know that it did. */
   engine_call *call;
-  while ((call = take_waiting(e, is_of, caller)) != NULL) {
+  for (call = e->waiting; call != NULL; call = call->next) {
+    call->caller_gone = call->caller_gone || call->caller == caller;
+  }
+  engine_idem_gone(ctx, e, caller);
+  /* What has not begun will not: nobody could know that it did. */
+  while ((call = take_waiting(e, is_unwanted, 0)) != NULL) {
     engine_answer_err(ctx, e, call, WEFT_E_CANCELLED, "%s: the caller is gone",
                       engine_call_name(call->kind));
   }
@@ -208,7 +212,7 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
     wait_for_turn(ctx, e, call);
     return;
   }
-  if (e->call != NULL && !e->call->caller_gone) {
+  if (e->call != NULL && engine_call_wanted(e->call)) {
     char who[256];
     engine_answer_err(
         ctx, e, call, WEFT_E_CONFLICT,

@@ -363,6 +363,87 @@ static void init_takes_over_from_the_dead_but_not_from_the_living(void **state)
   stop();
 }
 
+/* Puts an update of rank 1's that takes long, and its repeat over another connection. */
+static void post_update_twice(weft_buf *info)
+{
+  w.workers[1].fault =
+      (world_fault){ .type = WEFT_MSG_W_GO, .slow_ms = 200000, .once = true };
+  w.workers[1].fault.kind = FAULT_SLOW;
+  weft_client_update update = { .h.type = WEFT_MSG_CLIENT_UPDATE,
+                                .caller = 100,
+                                .idem_key = WEFT_STR("shared"),
+                                .body_hash = 1,
+                                .info = info };
+  world_post(&w, 0, &update.h);
+  world_run(&w, 100);
+  update.caller = 102;
+  world_post(&w, 2, &update.h);
+  world_run(&w, 100);
+}
+
+static void hang_up(unsigned client)
+{
+  const weft_client_gone gone = { .h.type = WEFT_MSG_CLIENT_GONE,
+                                  .caller = 100 + client };
+  world_post(&w, client, &gone.h);
+  world_run(&w, 10);
+}
+
+static void a_call_lives_while_a_repeat_waits_for_it(void **state)
+{
+  (void)state;
+  weft_buf *info = weft_buf_create("{}", 2);
+  start(NULL);
+  expect(world_begin(&w, 0), WEFT_OK);
+  post_update_twice(info);
+  hang_up(0);
+  expect(world_init(&w, 1), WEFT_E_CONFLICT); /* the repeat still wants it */
+  assert_false(w.answers[2].came);
+  hang_up(2);
+  expect(&w.answers[2], WEFT_E_CANCELLED);
+  expect(world_init(&w, 1), WEFT_OK);
+  stop();
+  start(NULL);
+  expect(world_begin(&w, 0), WEFT_OK);
+  post_update_twice(info);
+  hang_up(2);
+  expect(world_init(&w, 1), WEFT_E_CONFLICT); /* its first caller is there */
+  hang_up(0);
+  expect(world_init(&w, 1), WEFT_OK);
+  weft_buf_unref(info);
+  stop();
+}
+
+static void a_waiting_call_goes_with_its_last_caller(void **state)
+{
+  (void)state;
+  start(NULL);
+  expect(world_begin(&w, 0), WEFT_OK);
+  w.workers[1].fault =
+      (world_fault){ .type = WEFT_MSG_W_ABORT, .slow_ms = 1000, .once = true };
+  w.workers[1].fault.kind = FAULT_SLOW;
+  const weft_client_abort abort_msg = { .h.type = WEFT_MSG_CLIENT_ABORT };
+  world_post(&w, 1, &abort_msg.h);
+  world_run(&w, 20);
+  weft_client_start begin = { .h.type = WEFT_MSG_CLIENT_START,
+                              .caller = 100,
+                              .idem_key = WEFT_STR("shared"),
+                              .body_hash = 1 };
+  world_post(&w, 0, &begin.h);
+  world_run(&w, 20);
+  begin.caller = 102;
+  world_post(&w, 2, &begin.h);
+  world_run(&w, 20);
+  hang_up(0);
+  assert_false(w.answers[0].came); /* the repeat still wants it */
+  hang_up(2);
+  expect(&w.answers[0], WEFT_E_CANCELLED);
+  expect(&w.answers[2], WEFT_E_CANCELLED);
+  world_run(&w, 5000);
+  expect(world_begin(&w, 1), WEFT_OK); /* nothing was begun for them */
+  stop();
+}
+
 static void a_label_waits_for_the_finish_before_it(void **state)
 {
   (void)state;
@@ -710,6 +791,8 @@ int main(void)
     cmocka_unit_test(a_label_waits_for_the_finish_before_it),
     cmocka_unit_test(expected_version_is_compare_and_set),
     cmocka_unit_test(an_idempotency_key_runs_a_call_once),
+    cmocka_unit_test(a_call_lives_while_a_repeat_waits_for_it),
+    cmocka_unit_test(a_waiting_call_goes_with_its_last_caller),
     cmocka_unit_test(a_call_that_never_began_is_not_remembered),
     cmocka_unit_test(a_stale_session_id_cannot_write_into_the_next),
     cmocka_unit_test(a_failed_record_is_rolled_forward),
