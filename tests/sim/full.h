@@ -106,6 +106,7 @@ typedef struct full_push {
 /* ---- clients */
 typedef struct full_call {
   bool open;
+  bool taken; /* the engine runs it, or lets it wait for the call under its key */
   uint16_t type;
   unsigned client;
   uint64_t caller; /* its connection */

@@ -205,11 +205,38 @@ void full_unpin_process(full *w, const full_process *p)
   }
 }
 
+static bool engine_has(const engine *e, const full_call *call)
+{
+  if (e->call != NULL && e->call->caller == call->caller) {
+    return true;
+  }
+  for (unsigned i = 0; call->key[0] != '\0' && i < ENGINE_IDEM_KEPT; i++) {
+    for (unsigned k = 0; k < e->idem[i].waiter_count; k++) {
+      if (e->idem[i].waiters[k].caller == call->caller) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+static void note_taken(full *w)
+{
+  const engine *e = weft_sim_state(w->sim, w->engine);
+  for (unsigned i = 0; e != NULL && i < FULL_CLIENTS; i++) {
+    if (w->clients[i].pending) {
+      full_call *call = &w->calls[w->clients[i].call];
+      call->taken = call->taken || engine_has(e, call);
+    }
+  }
+}
+
 void full_check_step(void *arg, const weft_msg *delivered)
 {
   full *w = arg;
   (void)delivered;
   w->steps++;
+  note_taken(w);
   for (uint32_t i = 0; i < w->ranks && !w->broken; i++) {
     full_pin(w, i, false, false);
   }
@@ -283,6 +310,13 @@ void full_on_visible(void *arg, const wefti_visible *v)
 
 /* ---- frames */
 
+/* What p works on was asked for before go was. */
+static bool asked_before(full *w, const full_process *p, const weft_w_go *go)
+{
+  const struct worker *actor = weft_sim_state(w->sim, p->worker);
+  return actor != NULL && actor->boot == go->boot && actor->asked.op < go->op;
+}
+
 void full_check_frame(full *w, const full_process *p, const weft_msg *frame)
 {
   const weft_w_go *env = (const weft_w_go *)frame; /* all begin with the envelope */
@@ -309,11 +343,12 @@ void full_check_frame(full *w, const full_process *p, const weft_msg *frame)
     }
     all_installed(w, e, "published", n);
   } else if (frame->type == WEFT_MSG_W_GO && env->boot == full_now(w)->id) {
-    /* Nobody enters a collective that another rank has not accepted. */
+    /* Nobody enters a collective that another rank has not accepted.  A late copy of an
+     * earlier GO is older than the ACCEPT that is worked on, and refused for that. */
     for (uint32_t i = 0; i < w->ranks; i++) {
       const full_process *o = full_process_at(w, i);
       if (o != NULL && o->busy && o->job == WEFT_DEVICE_ACCEPT &&
-          o->job_epoch == env->epoch) {
+          o->job_epoch == env->epoch && asked_before(w, o, env)) {
         full_break(
             w, "I3: rank %" PRIu32 " is told to go while rank %" PRIu32 " still accepts",
             p->rank, i);
@@ -426,7 +461,8 @@ static void check_finish(full *w, const full_call *call)
   check_session(w, call, (uint64_t)(e - b->epochs));
 }
 
-/* The same key and body once more: the same answer. */
+/* The same key and body once more: the same answer.  Who hung up is told that nobody
+ * waits for it any more. */
 static void check_repeat(full *w, const full_call *call)
 {
   for (unsigned i = 0; i < w->call_count; i++) {
@@ -438,7 +474,9 @@ static void check_repeat(full *w, const full_call *call)
         first->type != call->type || first->err != WEFT_OK) {
       continue;
     }
-    if (call->err == WEFT_E_NOMEM && w->allocs_failed > 0) {
+    const bool hung_up = call->caller != w->clients[call->client].caller;
+    if ((call->err == WEFT_E_NOMEM && w->allocs_failed > 0) ||
+        (call->err == WEFT_E_CANCELLED && hung_up)) {
       return;
     }
     if (call->err != WEFT_OK || call->sequence != first->sequence) {
@@ -463,8 +501,10 @@ void full_check_answer(full *w, full_call *call)
   if (call->key[0] != '\0') {
     check_repeat(w, call);
   }
+  /* Not taken: it came later, with the key of a call that had ended so. */
   if (strstr(call->message, "taken over") != NULL && call->type != WEFT_MSG_CLIENT_INIT &&
-      call->caller == w->clients[call->client].caller && call->err == WEFT_E_CONFLICT) {
+      call->taken && call->caller == w->clients[call->client].caller &&
+      call->err == WEFT_E_CONFLICT) {
     full_break(w, "I5: the call of a living client was taken over: %s", call->message);
   }
   if (call->type == WEFT_MSG_CLIENT_UPDATE) {

@@ -245,14 +245,20 @@ static void hand_over(weft_ctx *ctx, gate *g)
   (void)weft_ask(ctx, g->p->real, weft_msg_make(ctx, g->run), 0);
 }
 
+/* done NULL: the question or its answer found no memory. */
+static void say(weft_ctx *ctx, gate *g, const weft_msg *done)
+{
+  weft_msg_drop(weft_messages(), g->run);
+  g->run = NULL;
+  g->p->busy = false;
+  (void)weft_reply(ctx, g->to, done == NULL ? NULL : weft_msg_make(ctx, done));
+}
+
 static void say_done(weft_ctx *ctx, gate *g)
 {
   weft_msg *done = g->done;
   g->done = NULL;
-  weft_msg_drop(weft_messages(), g->run);
-  g->run = NULL;
-  g->p->busy = false;
-  (void)weft_reply(ctx, g->to, weft_msg_make(ctx, done));
+  say(ctx, g, done);
   weft_msg_drop(weft_messages(), done);
 }
 
@@ -297,9 +303,8 @@ static weft_err gate_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     } else {
       hand_over(ctx, g);
     }
-  } else if (msg->type ==
-             WEFT_MSG_ASK_FAILED) { /* memory: a thread has no such trouble */
-    (void)weft_timer_start(ctx, 1, TAG_LOOK);
+  } else if (msg->type == WEFT_MSG_ASK_FAILED && g->run != NULL) {
+    say(ctx, g, NULL); /* never run twice: where only the answer is lost, it is done */
   } else if (msg->type == WEFT_MSG_STOP) {
     weft_stop(ctx, WEFT_OK);
   }

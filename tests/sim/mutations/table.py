@@ -73,7 +73,7 @@ MUTATIONS = [
         ("actors/worker.c", "  if (ask->base_sequence <= st.weights_sequence) {",
          "  if (ask->base_sequence < st.weights_sequence) {")]),
     ("live-caller-taken-over", "a new init takes over while a living caller's call runs", [
-        (ENGINE + "core.c", "  if (e->call != NULL && !e->call->caller_gone) {",
+        (ENGINE + "core.c", "  if (e->call != NULL && engine_call_wanted(e->call)) {",
          "  if (e->call != NULL && e->call->caller == 0) {")]),
     ("record-not-awaited", "PUBLISH is sent without waiting for the record", [
         (ENGINE + "update.c", "  if (e->args.journal == 0) {\n    engine_record_done",
@@ -97,4 +97,9 @@ NOT_CAUGHT = [
         (ENGINE + "round.c", "  return phase == PHASE_PUBLISH || phase == PHASE_ABORT;",
          "  return phase == PHASE_PUBLISH || phase == PHASE_ABORT || "
          "phase == PHASE_FINISH;")]),
+    # Not within 3,000 seeds either; test_engine_core finds it.
+    ("repeat-taken-over", "a call counts as left although a repeat waits for its answer", [
+        (ENGINE + "call.c",
+         "  return !call->caller_gone || (call->idem != NULL && call->idem->waiter_count > 0);",
+         "  return !call->caller_gone;")]),
 ]
