@@ -2,7 +2,6 @@
 
 #include "engine.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 void engine_move(weft_ctx *ctx, engine *e, wefti_session_state to)
 {
   const weft_err err = wefti_session_move(&e->session.state, to);
-  assert(err == WEFT_OK);
+  WEFT_ASSERT(err == WEFT_OK);
   (void)err;
   engine_publish_status(ctx, e);
 }

@@ -3,7 +3,6 @@
  * function that goes on when the round is over. */
 #include "engine.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -338,7 +337,7 @@ static bool all_still_hold_it(weft_ctx *ctx, engine *e)
 /* From here on nothing aborts. */
 void engine_issue(weft_ctx *ctx, engine *e)
 {
-  assert(e->session.state == WEFTI_FINISHING && e->call != NULL);
+  WEFT_ASSERT(e->session.state == WEFTI_FINISHING && e->call != NULL);
   if (e->change.pending) {
     return; /* a label's record is being written; its end calls again */
   }
@@ -519,7 +518,7 @@ static void aborted(weft_ctx *ctx, engine *e, bool all_ok)
 
 void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *reason)
 {
-  assert(e->call == NULL);
+  WEFT_ASSERT(e->call == NULL);
   engine_round_cancel(ctx, e);
   weft_timer_cancel(ctx, e->session.lease_timer);
   e->session.lease_timer = 0;

@@ -1,6 +1,5 @@
 #include "worker_priv.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdatomic.h>
@@ -14,7 +13,7 @@ bool worker_job_is_question(weft_device_job job)
 
 void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask *ask)
 {
-  assert(w->corr == 0);
+  WEFT_ASSERT(w->corr == 0);
   const weft_device_run m = { .h.type = WEFT_MSG_DEVICE_RUN,
                               .job = (uint32_t)job,
                               .epoch = w->epoch,

@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *weft_strerror(weft_err err)
@@ -53,4 +54,10 @@ weft_err(weft_whyf)(weft_why *why, weft_err err, const char *fmt, ...)
     why->err = err;
   }
   return err;
+}
+
+void weft_assert_failed(const char *what, const char *file, int line)
+{
+  (void)fprintf(stderr, "weft: bug: %s does not hold, %s:%d\n", what, file, line);
+  abort();
 }

@@ -1,5 +1,7 @@
 #include "extent_map.h"
 
+#include "weft/base.h"
+
 #include <stdlib.h>
 
 typedef wefti_free_node node;
@@ -103,6 +105,7 @@ static void erase(wefti_extent_map *m, uint32_t slab, uint64_t offset)
  * it learns of it. */
 static void resize(node *n, const node *which, uint64_t offset, uint64_t bytes)
 {
+  WEFT_ASSERT(n != NULL); /* which is in the tree */
   if (n == which) {
     n->offset = offset;
     n->bytes = bytes;

@@ -410,6 +410,7 @@ static weft_err read_all(st_reader *r, int fd)
   }
   place(r);
   size_t bytes;
+  /* NOLINTNEXTLINE(bugprone-sizeof-expression): the rows are pointers */
   if (weft_size_mul(st->pub.count, sizeof st->names->rows[0], &bytes) == WEFT_OK &&
       weft_size_add(bytes, sizeof *st->names, &bytes) == WEFT_OK) {
     st->names = calloc(1, bytes);

@@ -43,12 +43,17 @@ static void end(weft_tcpstore *s)
   wefti_client_disconnect(s);
 }
 
+static void end_because(weft_tcpstore *s, weft_err err, const char *text, weft_why *why)
+{
+  (void)weft_whyf(why, err, "%s: %s", s->where, text);
+  (void)snprintf(s->over, sizeof s->over, "%s", why->text);
+  end(s);
+}
+
 bool wefti_client_fail(weft_tcpstore *s, weft_err err, const char *text)
 {
   weft_why why;
-  (void)weft_whyf(&why, err, "%s: %s", s->where, text);
-  (void)snprintf(s->over, sizeof s->over, "%s", why.text);
-  end(s);
+  end_because(s, err, text, &why);
   return wefti_client_report(s, &(weft_tcpstore_answer){ .err = err, .text = why.text });
 }
 
@@ -454,7 +459,8 @@ void weft_tcpstore_cancel(weft_tcpstore *store)
   }
   const bool was_given_up = store->talk.given_up;
   if (!wefti_talk_cancel(&store->talk)) {
-    (void)wefti_client_fail(store, WEFT_E_NOMEM, "out of memory");
+    weft_why why; /* nobody waits to be told */
+    end_because(store, WEFT_E_NOMEM, "out of memory", &why);
     return;
   }
   if (store->talk.given_up && !was_given_up) {

@@ -302,8 +302,9 @@ void weft_tcpstore_server_destroy(weft_tcpstore_server *server)
   if (server == NULL) {
     return;
   }
-  while (server->conns != NULL) {
-    conn_close(server->conns);
+  for (conn *c = server->conns, *next; c != NULL; c = next) {
+    next = c->next;
+    conn_close(c);
   }
   weft_io_destroy(server->io);
   weft_alarm_destroy(server->pause);
