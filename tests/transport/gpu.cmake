@@ -21,7 +21,7 @@ weft_test(transport gpu_plans ${WEFT_FAIL_WRAP})
 weft_uses_doubles(transport_gpu_plans)
 target_compile_definitions(test_transport_gpu_plans PRIVATE
   WEFT_VECTORS="${CMAKE_CURRENT_SOURCE_DIR}/vectors")
-set_tests_properties(transport.transfer_nccl PROPERTIES TIMEOUT 90)
+set_tests_properties(transport.transfer_nccl PROPERTIES TIMEOUT 300)
 weft_fuzz(gpu_info transport)
 target_include_directories(fuzz_replay_gpu_info PRIVATE ${PROJECT_SOURCE_DIR}/transport)
 if(WEFT_BUILD_FUZZERS)
