@@ -64,6 +64,35 @@ static bool is_repeat(const full *w, const full_call *c)
   return false;
 }
 
+static bool is_lost(const full_call *c)
+{
+  return c->step_from != 0 && result_of(c) == HISTORY_UNKNOWN;
+}
+
+/* A repeat that was told how the call under its key ended, whose own answer was lost: the
+ * two are one call.  NULL = c is none. */
+static const full_call *lost_by(const full *w, const full_call *c)
+{
+  for (unsigned i = w->first_call; c->key[0] != '\0' && &w->calls[i] != c; i++) {
+    const full_call *o = &w->calls[i];
+    if (strcmp(o->key, c->key) == 0 && o->type == c->type && is_lost(o)) {
+      return result_of(c) == HISTORY_OK ? o : NULL;
+    }
+  }
+  return NULL;
+}
+
+/* A later repeat stands for c, too. */
+static bool is_told_later(const full *w, const full_call *c)
+{
+  for (unsigned i = w->call_count; is_lost(c) && i-- > 0 && &w->calls[i] != c;) {
+    if (lost_by(w, &w->calls[i]) != NULL && strcmp(w->calls[i].key, c->key) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static history_op op_of(const full_call *c, unsigned index)
 {
   history_op op = { .kind = kind_of(c->type),
@@ -111,22 +140,39 @@ static void describe(const full *w, char *out, size_t cap, unsigned index)
                  weft_err_name(c->err), c->sequence, c->got_version);
 }
 
+/* It took effect once, between the first call and the answer, whatever its client did
+ * meanwhile: as if by a client of its own. */
+static void join(history_op *op, const full_call *first, unsigned *spare)
+{
+  op->from = first->step_from;
+  if (*spare < HISTORY_CLIENTS) {
+    op->client = (*spare)++;
+  } else {
+    op->result = HISTORY_UNKNOWN; /* says less, and is as true */
+  }
+}
+
 void full_check_history(full *w)
 {
   history_op *ops = calloc(FULL_CALLS, sizeof *ops);
   unsigned *index = calloc(FULL_CALLS, sizeof *index);
   size_t count = 0;
   size_t at = 0;
+  unsigned spare = FULL_CLIENTS;
   for (unsigned i = w->first_call; i < w->call_count; i++) {
     const full_call *c = &w->calls[i];
     const bool read = kind_of(c->type) == HISTORY_READ;
-    if (c->step_from == 0 || is_repeat(w, c) ||
+    if (c->step_from == 0 || is_repeat(w, c) || is_told_later(w, c) ||
         (read &&
          (c->has_version || c->err != WEFT_OK || result_of(c) == HISTORY_UNKNOWN))) {
       continue;
     }
     index[count] = i;
-    ops[count++] = op_of(c, i);
+    ops[count] = op_of(c, i);
+    if (lost_by(w, c) != NULL) {
+      join(&ops[count], lost_by(w, c), &spare);
+    }
+    count++;
   }
   if (history_check(ops, count, w->faulty, hash_of("default"), &at) ==
       HISTORY_NOT_LINEARISABLE) {

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { HISTORY_CLIENTS = 4 };
+enum { HISTORY_CLIENTS = 6 };
 
 typedef enum history_kind {
   HISTORY_INIT,
