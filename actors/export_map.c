@@ -513,7 +513,11 @@ weft_err wefti_imports_create(weft_runtime *rt, uint32_t world_size,
   all->rt = rt;
   all->ops = *ops;
   all->seats = calloc(world_size, sizeof *all->seats);
-  while (all->seats && all->world_size < world_size) {
+  if (!all->seats) {
+    free(all);
+    return WEFT_E_NOMEM;
+  }
+  while (all->world_size < world_size) {
     seat *s = &all->seats[all->world_size];
     if (pthread_mutex_init(&s->lock, NULL) != 0) {
       break;

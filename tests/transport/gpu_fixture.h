@@ -49,8 +49,9 @@ static inline uint8_t gpu_pattern(unsigned seed, size_t tensor, uint64_t byte)
 
 static inline void base64(const void *data, size_t n, char *out)
 {
+  enum { PAD = 64 }; /* letters[PAD] is the sign for no letter */
   static const char letters[] =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
   const uint8_t *p = data;
   while (n > 0) {
     const size_t take = n < 3 ? n : 3;
@@ -58,8 +59,8 @@ static inline void base64(const void *data, size_t n, char *out)
                        (take > 2 ? p[2] : 0);
     *out++ = letters[v >> 18];
     *out++ = letters[v >> 12 & 63];
-    *out++ = take > 1 ? letters[v >> 6 & 63] : '=';
-    *out++ = take > 2 ? letters[v & 63] : '=';
+    *out++ = letters[take > 1 ? v >> 6 & 63 : PAD];
+    *out++ = letters[take > 2 ? v & 63 : PAD];
     p += take;
     n -= take;
   }
