@@ -21,14 +21,18 @@ def descriptors(w):
 
 
 def kill_many(argv_of, seed):
-    """Each lives for 0 to 30 ms."""
+    """Each lives for 0 to 30 ms.  What they leave behind (a killed one cannot clean up) goes
+    with the folder."""
     moments = random.Random(seed)
-    for i in range(TIMES):
-        process = subprocess.Popen([str(a) for a in argv_of(i)], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(moments.uniform(0, 0.03))
-        process.kill()
-        process.wait()
+    with folder() as runtime_dir:
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime_dir)}
+        for i in range(TIMES):
+            process = subprocess.Popen([str(a) for a in argv_of(i)], stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                       env=environment)
+            time.sleep(moments.uniform(0, 0.03))
+            process.kill()
+            process.wait()
 
 
 def sees_next_commit(w):
