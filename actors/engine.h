@@ -160,8 +160,7 @@ typedef enum engine_phase {
   PHASE_GO,
   PHASE_FINISH,
   PHASE_PUBLISH,
-  PHASE_ABORT,
-  PHASE_QUERY
+  PHASE_ABORT
 } engine_phase;
 
 typedef enum engine_reply_state {
@@ -290,7 +289,6 @@ enum {
   TIMER_LEASE,
   TIMER_BEAT,
   TIMER_FENCE,
-  TIMER_ROUND,
   TIMER_ISSUE,
   TIMER_RECORD
 };

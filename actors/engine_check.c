@@ -6,7 +6,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { QUERY_MS = 30000 };
@@ -59,18 +58,6 @@ static void answer(weft_ctx *ctx, engine *e, engine_check *c, const engine_answe
   engine_reply_to(ctx, e, c->ret, CALL_QUERY, c->started_ms, a);
 }
 
-static weft_buf *writer_take(weft_json_writer *w)
-{
-  char *text;
-  size_t len;
-  if (weft_jw_take(w, &text, &len) != WEFT_OK) {
-    return NULL;
-  }
-  weft_buf *buf = weft_buf_create(text, len);
-  free(text);
-  return buf;
-}
-
 /* ---- bodies */
 
 static weft_buf *weights_body(const engine *e, const weft_buf *table)
@@ -86,7 +73,7 @@ static weft_buf *weights_body(const engine *e, const weft_buf *table)
   weft_jw_str(&w, "digest", e->visible.weights_sequence == 0 ? NULL : digest);
   weft_jw_raw(&w, "tensors", (const char *)table->data, table->len);
   weft_jw_end(&w);
-  return writer_take(&w);
+  return engine_jw_take(&w);
 }
 
 static uint8_t *append(uint8_t *at, const void *text, size_t len)

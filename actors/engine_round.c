@@ -9,7 +9,7 @@ const char *engine_phase_name(engine_phase phase)
   static const char *const names[] = {
     [PHASE_NONE] = "",       [PHASE_START] = "start",   [PHASE_ACCEPT] = "accept",
     [PHASE_GO] = "transfer", [PHASE_FINISH] = "finish", [PHASE_PUBLISH] = "publish",
-    [PHASE_ABORT] = "abort", [PHASE_QUERY] = "query",
+    [PHASE_ABORT] = "abort",
   };
   return names[phase];
 }
@@ -68,7 +68,6 @@ static weft_msg *question(weft_ctx *ctx, engine *e, const engine_member *m, uint
                          .reason = { e->last_abort, (uint32_t)strlen(e->last_abort) } }
              .h);
   case PHASE_NONE:
-  case PHASE_QUERY:
     break;
   }
   return NULL;
@@ -290,7 +289,6 @@ static void note_phase(engine_member *m, engine_phase phase)
     [PHASE_START] = WEFT_WORKER_OPEN,   [PHASE_ACCEPT] = WEFT_WORKER_ACCEPTED,
     [PHASE_GO] = WEFT_WORKER_OPEN,      [PHASE_FINISH] = WEFT_WORKER_INSTALLED,
     [PHASE_PUBLISH] = WEFT_WORKER_IDLE, [PHASE_ABORT] = WEFT_WORKER_IDLE,
-    [PHASE_QUERY] = WEFT_WORKER_IDLE,
   };
   m->reported.phase = after[phase];
   m->reported.received = 0;
