@@ -49,6 +49,12 @@ typedef struct wefti_engine_args {
   size_t history_count;
   wefti_visible_fn *on_visible; /* may be NULL */
   void *on_visible_arg;
+  /* Of a fleet (engine_fleet.c): so many engines are this coordinator's workers, each
+   * with tp * pp ranks; 0 = workers.  Needs a journal. */
+  uint32_t replicas;
+  /* This engine is one of a fleet (engine_upstream.c): it serves, and changes its
+   * version, only as its coordinator says.  Needs a journal. */
+  bool member;
 } wefti_engine_args;
 
 extern const weft_actor_class wefti_engine_core_class; /* args: wefti_engine_args */

@@ -169,15 +169,18 @@ void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank)
   if (grant) {
     m->granted_at_ms = m->stamp_at_ms;
   }
-  m->beat = weft_ask(ctx, m->actor,
-                     weft_msg_make(ctx, &(weft_w_beat){ .h.type = WEFT_MSG_W_BEAT,
-                                                        .boot = e->args.boot_id,
-                                                        .incarnation = m->incarnation,
-                                                        .op = ++e->op_last,
-                                                        .echo_ns = m->stamp_ns,
-                                                        .grant = grant }
-                                             .h),
-                     (uint64_t)e->args.beat_ms * 4);
+  m->beat =
+      weft_ask(ctx, m->actor,
+               weft_msg_make(ctx, &(weft_w_beat){ .h.type = WEFT_MSG_W_BEAT,
+                                                  .boot = e->args.boot_id,
+                                                  .incarnation = m->incarnation,
+                                                  .op = ++e->op_last,
+                                                  .echo_ns = m->stamp_ns,
+                                                  .grant = grant,
+                                                  .grant_ms = e->args.grant_ms,
+                                                  .visible = e->visible.weights_sequence }
+                                       .h),
+               (uint64_t)e->args.beat_ms * 4);
 }
 
 static void beat_failed(weft_ctx *ctx, engine *e, engine_member *m, const char *why)

@@ -180,7 +180,9 @@ static void on_beat(weft_ctx *ctx, worker *w, const worker_ask *ask, const weft_
   wefti_device *device = w->args.device;
   /* A stamp from the future is not one of ours. */
   if (m->grant && m->echo_ns != 0 && m->echo_ns <= weft_boottime_ns(ctx)) {
-    wefti_store_grant(device->store, m->echo_ns + WORKER_GRANT_NS);
+    const uint64_t ns = (uint64_t)m->grant_ms * 1000000;
+    wefti_store_grant(device->store,
+                      m->echo_ns + (ns < WORKER_GRANT_NS ? ns : WORKER_GRANT_NS));
   }
   worker_state(ctx, w, ask);
   if (w->corr == 0 && w->phase != WEFT_WORKER_ABORTING &&

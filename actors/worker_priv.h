@@ -16,7 +16,7 @@ enum {
   WORKER_ABORTS_MAX = 4,  /* askers of one abort */
   WORKER_FORMER_MAX = 8,  /* engines that were before this one */
   WORKER_RETRY_MS = 20,
-  WORKER_GRANT_NS = 2000000000 /* from the stamp that a heartbeat echoes */
+  WORKER_GRANT_NS = 2000000000 /* from the stamp that a heartbeat echoes, at most */
 };
 
 static_assert(1 + WORKER_WAITING_MAX + WORKER_ABORTS_MAX == WEFTI_WORKER_HELD_MAX,

@@ -317,7 +317,7 @@ static void frames_of_other_lives_are_stale(void **state)
 {
   (void)state;
   world *w = world_begin_with(1, NULL, false);
-  world_refused(world_ask(w, w_beat, W_BEAT, 0, .grant = 1),
+  world_refused(world_ask(w, w_beat, W_BEAT, 0, .grant = 1, .grant_ms = 2000),
                 WEFT_E_STALE); /* no engine yet */
   world_end(w);
   for (unsigned frame = 0; frame <= FRAMES; frame++) {
@@ -620,11 +620,12 @@ static void a_grant_is_two_seconds_from_the_echoed_stamp(void **state)
   assert_true(stamp > 0);
   now = stamp;
   assert_err(pin_err(w, 0), WEFT_E_UNAVAIL);
-  world_ask(w, w_beat, W_BEAT, 0, .grant = 1, .echo_ns = stamp + 1000000000000U);
+  world_ask(w, w_beat, W_BEAT, 0, .grant = 1, .grant_ms = 2000,
+            .echo_ns = stamp + 1000000000000U);
   assert_err(pin_err(w, 0), WEFT_E_UNAVAIL); /* no stamp of ours */
   world_ask(w, w_beat, W_BEAT, 0, .grant = 0, .echo_ns = stamp);
   assert_err(pin_err(w, 0), WEFT_E_UNAVAIL);
-  world_ask(w, w_beat, W_BEAT, 0, .grant = 1, .echo_ns = stamp);
+  world_ask(w, w_beat, W_BEAT, 0, .grant = 1, .grant_ms = 2000, .echo_ns = stamp);
   assert_ok(pin_err(w, 0));
   now = stamp + 1999999999U;
   assert_ok(pin_err(w, 1));

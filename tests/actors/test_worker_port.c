@@ -74,7 +74,7 @@ static void fill_up(weft_ctx *ctx, asker *a)
     (void)ASK(ctx, a, w_abort, W_ABORT, EPOCH, 0, .reason = WEFT_STR("test"));
   }
   for (unsigned i = 0; i < BEATS; i++) {
-    a->beats[i] = ASK(ctx, a, w_beat, W_BEAT, 0, SETTLE_MS, .grant = 1);
+    a->beats[i] = ASK(ctx, a, w_beat, W_BEAT, 0, SETTLE_MS, .grant = 1, .grant_ms = 2000);
   }
 }
 

@@ -32,8 +32,8 @@ MUTATIONS = [
          "  wefti_store_grant(w->args.device->store,\n"
          "                    weft_boottime_ns(ctx) + WORKER_GRANT_NS);\n")]),
     ("grant-from-arrival", "a grant runs from the heartbeat's arrival, not from its stamp", [
-        ("actors/worker.c", "m->echo_ns + WORKER_GRANT_NS",
-         "weft_boottime_ns(ctx) + WORKER_GRANT_NS")]),
+        ("actors/worker.c", "m->echo_ns + (ns < WORKER_GRANT_NS",
+         "weft_boottime_ns(ctx) + (ns < WORKER_GRANT_NS")]),
     ("returned-not-held", "a worker that comes back serves what it had, not the newest "
      "sequence with a record", [
         ("actors/worker.c", "  wefti_store_hold(w->args.device->store, behind);",
