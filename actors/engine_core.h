@@ -19,6 +19,19 @@ typedef struct wefti_visible {
 } wefti_visible;
 typedef void wefti_visible_fn(void *arg, const wefti_visible *visible);
 
+/* How a member of a fleet stands with its coordinator, for those in the same process that
+ * may not serve past the grant (pins of the C API) or decide whose invitation counts.
+ * Called on the engine's loop at each adoption and heartbeat from upstream, also one that
+ * changes nothing, before it is answered, and when a doubt begins or ends. */
+typedef struct wefti_upstream {
+  const char *fleet;   /* the coordinator's engine_id; "" = adopted by none so far */
+  uint64_t boot;       /* its life */
+  uint32_t rank, size; /* replica rank of size */
+  uint64_t until_ns;   /* CLOCK_BOOTTIME of the grant's end; 0 = none so far */
+  bool doubt;          /* voted, and the end was not heard */
+} wefti_upstream;
+typedef void wefti_upstream_fn(void *arg, const wefti_upstream *upstream);
+
 typedef struct wefti_engine_args {
   uint64_t boot_id;      /* random, not 0 */
   const char *engine_id; /* copied */
@@ -55,6 +68,8 @@ typedef struct wefti_engine_args {
   /* This engine is one of a fleet (engine_upstream.c): it serves, and changes its
    * version, only as its coordinator says.  Needs a journal. */
   bool member;
+  wefti_upstream_fn *on_upstream; /* of a member; may be NULL */
+  void *on_upstream_arg;
 } wefti_engine_args;
 
 extern const weft_actor_class wefti_engine_core_class; /* args: wefti_engine_args */
