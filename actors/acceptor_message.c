@@ -164,6 +164,8 @@ weft_msg *wefti_request_message(weft_ctx *ctx, const wefti_request *rq)
     return make_query(ctx, WEFT_QUERY_WEIGHTS);
   case WEFTI_ROUTE_VERSIONS:
     return make_versions(ctx, rq);
+  case WEFTI_ROUTE_METRICS:
+    return make_query(ctx, WEFT_QUERY_METRICS);
   case WEFTI_ROUTE_READY:
     return make_query(ctx, WEFT_QUERY_READY);
   case WEFTI_ROUTE_ABORT_REQUESTS:

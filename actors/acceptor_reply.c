@@ -271,6 +271,9 @@ static void reply_success(const wefti_http_ops *ops, const wefti_open *open,
     reply.body = done->body->data;
     reply.body_len = done->body->len;
   }
+  if (open->route == WEFTI_ROUTE_METRICS) {
+    reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  }
   respond(ops, open->id, &reply);
 }
 

@@ -11,7 +11,9 @@
     "GET", path, flags, WEFTI_ROUTE_##id                                                 \
   }
 
-/* Everything that mutates, and all that tells of weights, exists in dev mode only. */
+/* Everything that mutates, and all that tells of weights, exists in dev mode only.  The
+ * metrics are numbers for who runs the server: there without dev mode, behind the token.
+ */
 static const weft_http_route routes[] = {
   POST("/init_weight_transfer_engine", WEFT_HTTP_BODY, INIT),
   POST("/start_weight_update", 0, START),
@@ -37,6 +39,7 @@ static const weft_http_route routes[] = {
   GET("/health", WEFT_HTTP_OPEN, HEALTH),
   GET("/ready", WEFT_HTTP_OPEN, READY),
   GET("/version", WEFT_HTTP_OPEN, VERSION),
+  GET("/metrics", 0, METRICS),
 };
 static_assert(sizeof routes / sizeof routes[0] == WEFTI_ROUTE_COUNT, "one row per route");
 
@@ -85,6 +88,7 @@ static const wefti_route_fact facts[WEFTI_ROUTE_COUNT] = {
   [WEFTI_ROUTE_HEALTH] = LOOK("health", "", NULL),
   [WEFTI_ROUTE_READY] = LOOK("ready", "{\"ready\":true}", NULL),
   [WEFTI_ROUTE_VERSION] = LOOK("version", NULL, NULL),
+  [WEFTI_ROUTE_METRICS] = LOOK("metrics", NULL, NULL),
 };
 
 const weft_http_route *wefti_acceptor_routes(size_t *count)

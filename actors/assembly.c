@@ -239,6 +239,9 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
     .control_url = e->control_url,
     .strict_coverage = o->strict_coverage,
     .allow_weight_reset = o->allow_weight_reset,
+    .require_pause = o->require_pause,
+    .pause_lease_ms =
+        o->pause_lease_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)o->pause_lease_ms,
     .manifest = e->manifest,
     .manifest_count = e->manifest_count,
     .last_sequence = e->state ? weft_journal_sequence(e->state) : 0,

@@ -9,12 +9,15 @@
  *   engine_status.c   status and events as JSON
  *   engine_check.c    questions that only workers can answer
  *   engine_rearm.c    timers that found no memory, again
+ *   engine_pause.c    the pause flag
+ *   engine_metrics.c  counters
  *   engine_digest.c   what all ranks have installed, as one digest
  *   engine_history.c  what was committed or aborted, for the journal and for people */
 #ifndef WEFT_ACTORS_ENGINE_H
 #define WEFT_ACTORS_ENGINE_H
 
 #include "engine_core.h"
+#include "engine_metrics.h"
 #include "session.h"
 #include "weft/actor.h"
 #include "weft/json.h"
@@ -65,9 +68,10 @@ typedef struct engine_call {
   uint64_t session_epoch;   /* from Weft-Session; 0 = not given */
   struct engine_idem *idem; /* NULL = no key */
   bool caller_gone;
-  bool begun;     /* something was done: its answer is remembered under its key */
-  bool answered;  /* in COMMITTING: the client has got "unknown" already */
-  weft_buf *info; /* init, update: client's bytes; compare: baseline */
+  bool begun;           /* something was done: its answer is remembered under its key */
+  bool answered;        /* in COMMITTING: the client has got "unknown" already */
+  bool counted, failed; /* for the metrics */
+  weft_buf *info;       /* init, update: client's bytes; compare: baseline */
   bool draft, strict, clear_cache;
   bool has_version, has_expected, has_digest, bad_digest;
   uint64_t digest_hi, digest_lo; /* that the finished set must have */
@@ -180,6 +184,7 @@ typedef struct engine_reply {
   bool correctable;
   uint64_t tensors, bytes, received, received_bytes, missing, digest_hi, digest_lo;
   weft_buf *json;
+  uint64_t elapsed_us; /* as the worker measured */
   char text[ENGINE_TEXT_MAX / 2];
 } engine_reply;
 
@@ -269,6 +274,10 @@ typedef struct engine {
   bool paused;
   uint64_t paused_at_ms;
   char pause_mode[16];
+  uint64_t pause_timer; /* --pause-lease; 0 = none */
+  bool told_unpaused;
+
+  engine_metrics metrics;
 
   uint64_t calls_seen; /* client calls that arrived, whatever came of them */
   uint64_t epoch_last, op_last;
@@ -290,7 +299,8 @@ enum {
   TIMER_BEAT,
   TIMER_FENCE,
   TIMER_ISSUE,
-  TIMER_RECORD
+  TIMER_RECORD,
+  TIMER_PAUSE
 };
 #define ENGINE_TAG(what, low) (((uint64_t)(what) << 32) | (uint32_t)(low))
 
@@ -377,6 +387,14 @@ void engine_members_rearm(weft_ctx *ctx, engine *e);
 bool engine_member_usable(const engine_member *m); /* can be asked something */
 /* false and the reason when not all ranks are in and have what is visible. */
 bool engine_ready(const engine *e, char *reason, size_t cap);
+
+/* ---- engine_pause.c */
+void engine_pause_begin(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
+void engine_pause_due(weft_ctx *ctx, engine *e, uint64_t timer);
+/* false: call was answered, it needs a pause first. */
+bool engine_pause_lets_start(weft_ctx *ctx, engine *e, engine_call *call);
+/* As GET /ready says: all ranks are ready, and nobody has forgotten to resume. */
+bool engine_serves(weft_ctx *ctx, const engine *e, char *reason, size_t cap);
 
 /* ---- engine_status.c */
 weft_buf *engine_status_json(weft_ctx *ctx, const engine *e); /* NULL = out of memory */

@@ -84,6 +84,7 @@ static void tell(weft_ctx *ctx, engine *e, engine_call *call, const engine_answe
 {
   done_answer done;
   fill_done(ctx, e, call->kind, call->started_ms, a, &done);
+  call->failed = a->err != WEFT_OK;
   if (!call->answered) {
     (void)weft_reply(ctx, call->ret, weft_msg_make(ctx, &done.msg.h));
     call->answered = true;
@@ -113,10 +114,10 @@ static void tell(weft_ctx *ctx, engine *e, engine_call *call, const engine_answe
 
 void engine_call_free(weft_ctx *ctx, engine *e, engine_call *call)
 {
-  (void)e;
   if (call == NULL) {
     return;
   }
+  engine_metrics_ended(ctx, e, call);
   if (call->idem != NULL) {
     idem_clear(call->idem);
   }

@@ -417,10 +417,16 @@ void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q)
     weft_buf_unref(a.body);
     break;
   case WEFT_QUERY_READY:
-    if (!engine_ready(e, a.message, sizeof a.message)) {
+    if (!engine_serves(ctx, e, a.message, sizeof a.message)) {
       a.err = WEFT_E_UNAVAIL;
     }
     answer_query(ctx, e, ret, &a);
+    break;
+  case WEFT_QUERY_METRICS:
+    a.body = engine_metrics_text(ctx, e);
+    a.err = a.body == NULL ? WEFT_E_NOMEM : WEFT_OK;
+    answer_query(ctx, e, ret, &a);
+    weft_buf_unref(a.body);
     break;
   case WEFT_QUERY_VERSIONS: {
     uint64_t limit;

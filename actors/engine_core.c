@@ -241,7 +241,9 @@ static void dispatch_start(weft_ctx *ctx, engine *e, engine_call *call)
         ctx, e, call, WEFT_E_UNSUPPORTED,
         "Draft model weight update requested, but no draft model is configured.");
   } else if (s == WEFTI_IDLE) {
-    engine_start_begin(ctx, e, call);
+    if (engine_pause_lets_start(ctx, e, call)) {
+      engine_start_begin(ctx, e, call);
+    }
   } else if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {
     wait_for_turn(ctx, e, call);
   } else {
@@ -322,18 +324,6 @@ static void dispatch_abort(weft_ctx *ctx, engine *e, engine_call *call)
   engine_abort_begin(ctx, e, call, reason);
 }
 
-static void dispatch_pause(weft_ctx *ctx, engine *e, engine_call *call)
-{
-  const bool pause = call->action == WEFT_PAUSE;
-  if (e->paused != pause) {
-    e->paused = pause;
-    e->paused_at_ms = weft_now_ms(ctx);
-    (void)snprintf(e->pause_mode, sizeof e->pause_mode, "%s", pause ? call->reason : "");
-    engine_publish_status(ctx, e);
-  }
-  engine_answer_ok(ctx, e, call);
-}
-
 static void dispatch_cache(weft_ctx *ctx, engine *e, engine_call *call)
 {
   if (e->session.state == WEFTI_IDLE || e->session.state == WEFTI_INIT) {
@@ -395,7 +385,7 @@ void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
     dispatch_abort(ctx, e, call);
     break;
   case CALL_PAUSE:
-    dispatch_pause(ctx, e, call);
+    engine_pause_begin(ctx, e, call);
     break;
   case CALL_CHECK:
     engine_check_begin(ctx, e, call);
@@ -448,6 +438,9 @@ static void on_timer(weft_ctx *ctx, engine *e, const weft_timer_msg *t)
   case TIMER_RECORD:
     engine_record_again(ctx, e);
     break;
+  case TIMER_PAUSE:
+    engine_pause_due(ctx, e, t->id);
+    break;
   default:
     break;
   }
@@ -494,12 +487,13 @@ static weft_err engine_core_init(weft_ctx *ctx, void *self, const void *args)
     return WEFT_E_INVAL;
   }
   e->boot_ms = weft_now_ms(ctx);
+  e->paused_at_ms = e->boot_ms;
   (void)snprintf(e->visible.version, sizeof e->visible.version, "default");
   e->visible.sequence = a->last_sequence; /* numbers go on, weights do not */
   e->ended_by = "";
   e->round.replies = weft_alloc(ctx, e->world * sizeof *e->round.replies);
   if (e->round.replies == NULL || engine_idem_init(ctx, e) != WEFT_OK ||
-      engine_history_init(ctx, e) != WEFT_OK) {
+      engine_metrics_init(ctx, e) != WEFT_OK || engine_history_init(ctx, e) != WEFT_OK) {
     return WEFT_E_NOMEM;
   }
   const weft_err err = engine_members_init(ctx, e);
@@ -523,6 +517,7 @@ static void engine_core_fini(weft_ctx *ctx, void *self)
   engine_check_fini(ctx, e);
   engine_idem_fini(ctx, e);
   engine_history_fini(ctx, e);
+  engine_metrics_fini(ctx, e);
   weft_buf_unref(e->last.missing_names);
   for (uint32_t i = 0; e->round.replies != NULL && i < e->world; i++) {
     weft_buf_unref(e->round.replies[i].json);
@@ -602,6 +597,9 @@ static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
 
 static weft_err engine_core_on(weft_ctx *ctx, void *self, const weft_msg *msg)
 {
+  if (msg->type != WEFT_MSG_CLIENT_QUERY) {
+    ((engine *)self)->metrics.turns++;
+  }
   const weft_err err = take_message(ctx, self, msg);
   engine_rearm(ctx, self);
   return err;

@@ -44,18 +44,20 @@ typedef struct wefti_engine_args {
   const char *events_url, *snapshot_url, *control_url; /* for the status; may be "" */
   bool strict_coverage;
   bool allow_weight_reset;
+  bool require_pause;   /* a start while not paused is refused */
   const char *manifest; /* for the status: its path, outlives the actor; NULL = none */
   size_t manifest_count;
   /* milliseconds; 0 = the default in brackets */
-  uint32_t init_ms;    /* [280,000] */
-  uint32_t start_ms;   /* [30,000] */
-  uint32_t update_ms;  /* [280,000] */
-  uint32_t finish_ms;  /* [60,000] */
-  uint32_t publish_ms; /* [2,000] until a worker that does not confirm is fenced */
-  uint32_t lease_ms;   /* [600,000] of an open session between calls */
-  uint32_t beat_ms;    /* [500] */
-  uint32_t grant_ms;   /* [2,000] how long a heartbeat lets a worker serve readers */
-  uint32_t fence_ms;   /* [2,250] from the last answer whose stamp was echoed */
+  uint32_t init_ms;        /* [280,000] */
+  uint32_t start_ms;       /* [30,000] */
+  uint32_t update_ms;      /* [280,000] */
+  uint32_t finish_ms;      /* [60,000] */
+  uint32_t publish_ms;     /* [2,000] until a worker that does not confirm is fenced */
+  uint32_t lease_ms;       /* [600,000] of an open session between calls */
+  uint32_t beat_ms;        /* [500] */
+  uint32_t grant_ms;       /* [2,000] how long a heartbeat lets a worker serve readers */
+  uint32_t fence_ms;       /* [2,250] from the last answer whose stamp was echoed */
+  uint32_t pause_lease_ms; /* paused for longer: not ready; 0 = for ever */
   /* What the journal knows of earlier lives; borrowed until init returns. */
   uint64_t last_sequence;                           /* highest number ever given out */
   const struct weft_journal_record *const *history; /* [history_count], oldest first */

@@ -342,6 +342,7 @@ void engine_fence(weft_ctx *ctx, engine *e, uint32_t rank, const char *why)
     return;
   }
   ask_supervisor(ctx, e, m, why);
+  e->metrics.fenced++;
   if (m->state != MEMBER_LOST) {
     lost(ctx, e, m, false, why);
   }

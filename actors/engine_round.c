@@ -215,6 +215,7 @@ static void take_ok(engine_reply *r, const weft_w_ok *m)
   r->state = REPLY_OK;
   r->tensors = m->tensors;
   r->bytes = m->bytes;
+  r->elapsed_us = m->elapsed_us;
 }
 
 static void take_finished(engine_reply *r, const weft_w_finished *m)
@@ -228,6 +229,7 @@ static void take_finished(engine_reply *r, const weft_w_finished *m)
   r->received_bytes = m->received_bytes;
   r->missing = m->missing;
   r->json = weft_buf_ref(m->missing_names);
+  r->elapsed_us = m->elapsed_us;
 }
 
 /* What a worker objects to when asked to ACCEPT is the caller's input: one code for all

@@ -159,6 +159,7 @@ static void write_last(weft_json_writer *w, const engine *e)
   weft_jw_u64(w, "received_bytes", e->last.received_bytes);
   weft_jw_u64(w, "elapsed_ms", e->last.elapsed_ms);
   weft_jw_u64(w, "missing", e->last.missing);
+  engine_metrics_last(w, e);
   if (e->last.missing_names != NULL) {
     weft_jw_raw(w, "missing_names", (const char *)e->last.missing_names->data,
                 e->last.missing_names->len);
@@ -219,6 +220,7 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   write_head(&w, e);
   weft_jw_bool(&w, "paused", e->paused);
   weft_jw_u64(&w, "paused_ms", e->paused ? weft_now_ms(ctx) - e->paused_at_ms : 0);
+  weft_jw_u64(&w, "pause_lease_ms", e->args.pause_lease_ms);
   write_session(ctx, &w, e);
   write_last(&w, e);
   weft_jw_str(&w, "last_abort", e->last_abort[0] == '\0' ? NULL : e->last_abort);
@@ -239,7 +241,7 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   }
   weft_jw_end(&w);
   char reason[256] = "";
-  weft_jw_bool(&w, "ready", engine_ready(e, reason, sizeof reason));
+  weft_jw_bool(&w, "ready", engine_serves(ctx, e, reason, sizeof reason));
   weft_jw_str(&w, "reason", reason);
   weft_jw_end(&w);
   return engine_jw_take(&w);

@@ -54,6 +54,8 @@ static void session_begin(weft_ctx *ctx, engine *e, engine_call *call,
   e->session.received_bytes = 0;
   e->session.received_tensors = 0;
   engine_sources_reset(ctx, e);
+  engine_metrics_session(e);
+  engine_metrics_begun(e, call);
   e->call = call;
   engine_move(ctx, e, state);
 }
@@ -103,6 +105,7 @@ static void leave_open(weft_ctx *ctx, engine *e, engine_call *call,
   weft_timer_cancel(ctx, e->session.lease_timer);
   e->session.lease_timer = 0;
   call->begun = true;
+  engine_metrics_begun(e, call);
   e->call = call;
   engine_move(ctx, e, to);
 }
@@ -139,6 +142,7 @@ static void transferred(weft_ctx *ctx, engine *e, bool all_ok)
   engine_call *call = e->call;
   e->call = NULL;
   e->session.updates++;
+  engine_metrics_received(e);
   engine_sources_add(ctx, e, call->info);
   e->session.received_tensors += e->round.replies[0].tensors;
   e->session.received_bytes += e->round.replies[0].bytes;
@@ -226,6 +230,7 @@ static void finished(weft_ctx *ctx, engine *e, bool all_ok)
       !engine_digest_is_wanted(ctx, e)) {
     return;
   }
+  engine_metrics_applied(e);
   const engine_reply *r = &e->round.replies[0];
   weft_buf_unref(e->last.missing_names);
   e->last = (engine_last){ .received = r->received,
@@ -397,6 +402,7 @@ static void become_visible(weft_ctx *ctx, engine *e, const char *fenced)
   if (!label) {
     e->call = NULL;
     e->last.elapsed_ms = weft_now_ms(ctx) - e->session.opened_ms;
+    engine_metrics_visible(e);
     engine_move(ctx, e, WEFTI_IDLE);
   }
   engine_publish_commit(ctx, e, &previous, label);
@@ -533,6 +539,7 @@ void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *r
   engine_move(ctx, e, WEFTI_ABORTING);
   weft_log(ctx, WEFT_LOG_WARN, "abort: %s epoch=%" PRIu64, reason, e->session.epoch);
   if (!was_init) {
+    e->metrics.aborted++;
     engine_history_aborted(ctx, e, by == NULL ? e->ended_by : engine_call_name(by->kind),
                            e->last_abort);
     engine_publish_session(ctx, e, "aborted", reason);

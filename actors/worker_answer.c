@@ -133,7 +133,8 @@ void worker_say(weft_ctx *ctx, worker *w, const worker_ask *ask,
                                         .received = done->received,
                                         .received_bytes = done->received_bytes,
                                         .missing = done->missing,
-                                        .missing_names = weft_buf_ref(done->json) };
+                                        .missing_names = weft_buf_ref(done->json),
+                                        .elapsed_us = done->elapsed_us };
   } else {
     said->type = WEFT_MSG_W_OK;
     said->ok = (weft_w_ok){ .h.type = WEFT_MSG_W_OK,

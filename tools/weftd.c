@@ -165,6 +165,8 @@ static int run_engine(const weftd_opts *o)
     .nccl = o->nccl,
     .allow_ipc_pickle = o->allow_ipc_pickle,
     .manifest = o->manifest,
+    .require_pause = o->require_pause,
+    .pause_lease_ms = o->pause_lease_s * 1000,
     .on_ready = on_engine_ready,
     .log = weft_log_stderr,
     .log_level = o->log_level,

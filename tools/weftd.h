@@ -26,6 +26,8 @@ typedef struct weftd_opts {
   uint64_t rank, world_size, incarnation;
   bool has_workers, has_rank, has_world_size;
   bool dev, insecure, allow_weight_reset, strict_coverage, workers_join;
+  bool require_pause, has_pause_lease;
+  uint64_t pause_lease_s;
   bool print_routes, version, help;
   bool restore;
   const char *state_dir;

@@ -59,6 +59,8 @@ static const opt table[] = {
   { "--insecure", OPT_FLAG, E | A, AT(insecure), 0 },
   { "--allow-weight-reset", OPT_FLAG, E | A, AT(allow_weight_reset), 0 },
   { "--strict-coverage", OPT_FLAG, E, AT(strict_coverage), 0 },
+  { "--require-pause", OPT_FLAG, E, AT(require_pause), 0 },
+  { "--pause-lease", OPT_NUMBER, E, AT(pause_lease_s), AT(has_pause_lease) },
   { "--max-body", OPT_NUMBER, E | A, AT(max_body), 0 },
   { "--rank", OPT_NUMBER, W, AT(rank), AT(has_rank) },
   { "--world-size", OPT_NUMBER, W, AT(world_size), AT(has_world_size) },
@@ -100,6 +102,9 @@ static const char engine_help[] =
     "  --copy-threads N       threads that copy, per worker [its share of the cores]\n"
     "  --strict-coverage      refuse a finish when live tensors did not come; with\n"
     "                         --manifest, when some of it are neither live nor came\n"
+    "  --require-pause        refuse start while not paused, resume while an update is "
+    "open\n"
+    "  --pause-lease SECONDS  not ready when paused for longer\n"
     "  --allow-weight-reset   let the weight checker destroy weights\n"
     "  --token-file FILE      token that callers must show; needed beyond loopback\n"
     "  --insecure             beyond loopback without a token\n"
@@ -436,6 +441,14 @@ static unsigned check_access(const weftd_opts *o)
   return bad;
 }
 
+static unsigned check_pause(const weftd_opts *o)
+{
+  enum { DAY_S = 86400 };
+  return o->has_pause_lease && (o->pause_lease_s == 0 || o->pause_lease_s > DAY_S)
+             ? mistake("--pause-lease: from 1 to %d seconds", (int)DAY_S)
+             : 0;
+}
+
 static unsigned check_join(const weftd_opts *o)
 {
   unsigned bad = 0;
@@ -491,6 +504,7 @@ unsigned weftd_opts_read(weftd_opts *o, int argc, char **argv)
   bad += check_sizes(o);
   bad += check_mode(o);
   bad += check_join(o);
+  bad += check_pause(o);
   if (o->backend && strcmp(o->backend, "host") != 0 && strcmp(o->backend, "nccl") != 0 &&
       strcmp(o->backend, "ipc") != 0) {
     bad += mistake("--backend %s: not in this build; there are: host, nccl, ipc",

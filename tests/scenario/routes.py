@@ -11,7 +11,7 @@ DEV = {"POST /init_weight_transfer_engine", "POST /start_weight_update",
        "GET /is_paused", "GET /get_world_size", "POST /weight_checker",
        "POST /reset_prefix_cache", "GET /weight_status", "POST /abort_weight_update",
        "GET /weights", "GET /weight_versions"}
-OPEN = {"GET /health", "GET /ready", "GET /version"}
+OPEN = {"GET /health", "GET /ready", "GET /version", "GET /metrics"}
 
 
 def table():

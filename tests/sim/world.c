@@ -618,6 +618,8 @@ void world_start(world *w, const world_opts *opts)
                                  .journal = w->journal,
                                  .clerk = w->clerk,
                                  .allow_weight_reset = true,
+                                 .require_pause = opts->require_pause,
+                                 .pause_lease_ms = opts->pause_lease_ms,
                                  .lease_ms = opts->lease_ms,
                                  .on_visible = on_visible,
                                  .on_visible_arg = w };

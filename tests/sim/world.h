@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { WORLD_RANKS_MAX = 4, WORLD_CLIENTS = 3, WORLD_BODY_MAX = 8192 };
+enum { WORLD_RANKS_MAX = 4, WORLD_CLIENTS = 3, WORLD_BODY_MAX = 16384 };
 
 /* What a simulated worker does wrong with the next message of a type; once, or until
  * cleared. */
@@ -84,6 +84,8 @@ typedef struct world_opts {
   void *fate_arg;
   bool trace;
   uint32_t lease_ms;
+  bool require_pause;
+  uint32_t pause_lease_ms;
 } world_opts;
 
 void world_start(world *w, const world_opts *opts);

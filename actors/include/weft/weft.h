@@ -94,6 +94,9 @@ typedef struct weft_engine_opts {
   weft_log_fn *log;          /* any thread; NULL = silent */
   void *log_arg;
   weft_log_level log_level;
+  bool require_pause;      /* a start while not paused is refused, so is a resume in a
+                              session */
+  uint64_t pause_lease_ms; /* paused for longer: not ready, and says why; 0 = never */
 } weft_engine_opts;
 
 /* Starts actors, sockets and workers, and returns before the workers are up.

@@ -1,0 +1,82 @@
+/* Pause is a flag of the engine for those who generate: it is told, timed, and, where the
+ * configuration wants it, asked for before weights may change. */
+#include "engine.h"
+
+#include <stdio.h>
+
+static bool is_overdue(weft_ctx *ctx, const engine *e)
+{
+  return e->paused && e->args.pause_lease_ms != 0 &&
+         weft_now_ms(ctx) - e->paused_at_ms >= e->args.pause_lease_ms;
+}
+
+bool engine_serves(weft_ctx *ctx, const engine *e, char *reason, size_t cap)
+{
+  if (!is_overdue(ctx, e)) {
+    return engine_ready(e, reason, cap);
+  }
+  (void)snprintf(reason, cap,
+                 "paused for %.0f s, longer than --pause-lease allows (%.0f s): resume",
+                 (double)(weft_now_ms(ctx) - e->paused_at_ms) / 1000.0,
+                 (double)e->args.pause_lease_ms / 1000.0);
+  return false;
+}
+
+void engine_pause_due(weft_ctx *ctx, engine *e, uint64_t timer)
+{
+  char reason[160];
+  if (e->pause_timer != timer) {
+    return;
+  }
+  e->pause_timer = 0;
+  if (!engine_serves(ctx, e, reason, sizeof reason)) {
+    weft_log(ctx, WEFT_LOG_WARN, "not ready: %s", reason);
+    engine_publish_status(ctx, e);
+  }
+}
+
+bool engine_pause_lets_start(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  if (e->paused) {
+    return true;
+  }
+  if (e->args.require_pause) {
+    engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                      "%s called while not paused; the server was started with "
+                      "--require-pause: POST /pause first",
+                      engine_call_name(call->kind));
+    return false;
+  }
+  if (!e->told_unpaused) {
+    e->told_unpaused = true;
+    weft_log(ctx, WEFT_LOG_INFO,
+             "weights are updated while not paused; readers keep what they have pinned "
+             "(said once)");
+  }
+  return true;
+}
+
+void engine_pause_begin(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  const bool pause = call->action == WEFT_PAUSE;
+  if (!pause && e->args.require_pause && e->session.state != WEFTI_IDLE &&
+      e->session.state != WEFTI_INIT) {
+    engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                      "a weight update is open (%s); the server was started with "
+                      "--require-pause: finish or abort it, then resume",
+                      wefti_session_state_name(e->session.state));
+    return;
+  }
+  if (e->paused != pause) {
+    e->paused = pause;
+    e->paused_at_ms = weft_now_ms(ctx);
+    (void)snprintf(e->pause_mode, sizeof e->pause_mode, "%s", pause ? call->reason : "");
+    weft_timer_cancel(ctx, e->pause_timer);
+    e->pause_timer =
+        pause && e->args.pause_lease_ms != 0
+            ? weft_timer_start(ctx, e->args.pause_lease_ms, ENGINE_TAG(TIMER_PAUSE, 0))
+            : 0;
+    engine_publish_status(ctx, e);
+  }
+  engine_answer_ok(ctx, e, call);
+}
