@@ -2,7 +2,9 @@
  * is made of.  Everything here runs on the engine's loop.
  *
  *   engine_core.c     dispatch: who may do what now, who waits
- *   engine_call.c     one client call from arrival to its one answer; Idempotency-Key
+ *   engine_wait.c     calls that wait for their turn
+ *   engine_call.c     one client call from arrival to its one answer
+ *   engine_idem.c     Idempotency-Key
  *   engine_update.c   the walk: init, start, update, finish → record → publish → visible;
  * abort engine_round.c    one message to every rank, gathered under a deadline
  *   engine_members.c  who is in, heartbeats, grants, fencing
@@ -306,9 +308,14 @@ enum {
 
 /* ---- engine_core.c */
 void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
-void engine_wake_waiting(weft_ctx *ctx,
-                         engine *e); /* something has ended: try who waits */
 void engine_move(weft_ctx *ctx, engine *e, wefti_session_state to);
+
+/* ---- engine_wait.c */
+void engine_wait_for_turn(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
+/* Something has ended: try who waits. */
+void engine_wake_waiting(weft_ctx *ctx, engine *e);
+void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer);
+void engine_caller_gone(weft_ctx *ctx, engine *e, uint64_t caller);
 
 /* ---- engine_rearm.c; after every message */
 void engine_rearm(weft_ctx *ctx, engine *e);
@@ -330,8 +337,15 @@ void engine_call_free(weft_ctx *ctx, engine *e, engine_call *call);
 const char *engine_call_name(engine_call_kind kind); /* "update_weights", … */
 void engine_reply_to(weft_ctx *ctx, engine *e, weft_return ret, engine_call_kind kind,
                      uint64_t started_ms, const engine_answer *a);
+
+/* ---- engine_idem.c */
 weft_err engine_idem_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;
 void engine_idem_fini(weft_ctx *ctx, engine *e);
+void engine_idem_clear(engine_idem *slot);
+/* true: call may go on (with its slot taken); false: it has been answered and freed, or
+ * its answer will come with the one under way. */
+bool engine_idem_admit(weft_ctx *ctx, engine *e, engine_call *call, weft_str key,
+                       uint64_t hash);
 bool engine_idem_due(weft_ctx *ctx, engine *e,
                      uint64_t timer); /* false: not a waiter's */
 /* The repeats of caller, whose connection closed, wait no more. */

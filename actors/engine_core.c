@@ -14,122 +14,6 @@ void engine_move(weft_ctx *ctx, engine *e, wefti_session_state to)
   engine_publish_status(ctx, e);
 }
 
-/* ---- who waits */
-
-static void wait_for_turn(weft_ctx *ctx, engine *e, engine_call *call)
-{
-  if (e->waiting_count >= ENGINE_WAITING_MAX) {
-    engine_answer_err(ctx, e, call, WEFT_E_UNAVAIL,
-                      "%s: %d calls wait already; try again",
-                      engine_call_name(call->kind), ENGINE_WAITING_MAX);
-    return;
-  }
-  engine_call **at = &e->waiting;
-  while (*at != NULL) {
-    at = &(*at)->next;
-  }
-  call->next = NULL;
-  *at = call;
-  e->waiting_count++;
-  const uint64_t now = weft_now_ms(ctx);
-  call->due_timer = weft_timer_start(ctx, call->due_ms > now ? call->due_ms - now : 1,
-                                     ENGINE_TAG(TIMER_CALL_DUE, 2));
-}
-
-void engine_wake_waiting(weft_ctx *ctx, engine *e)
-{
-  engine_call *list = e->waiting;
-  e->waiting = NULL;
-  e->waiting_count = 0;
-  while (list != NULL) {
-    engine_call *call = list;
-    list = call->next;
-    call->next = NULL;
-    weft_timer_cancel(ctx, call->due_timer);
-    call->due_timer = 0;
-    engine_dispatch(ctx, e, call); /* may put it back at the end, in the same order */
-  }
-}
-
-/* Takes out of the waiting list the first call that pick wants.  NULL = none. */
-static engine_call *take_waiting(engine *e, bool (*pick)(const engine_call *, uint64_t),
-                                 uint64_t arg)
-{
-  for (engine_call **at = &e->waiting; *at != NULL; at = &(*at)->next) {
-    if (pick((*at), arg)) {
-      engine_call *call = *at;
-      *at = call->next;
-      e->waiting_count--;
-      return call;
-    }
-  }
-  return NULL;
-}
-
-static bool is_due(const engine_call *call, uint64_t timer)
-{
-  return call->due_timer == timer;
-}
-
-static bool is_unwanted(const engine_call *call, uint64_t unused)
-{
-  (void)unused;
-  return !engine_call_wanted(call);
-}
-
-static void on_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
-{
-  if (e->call != NULL && e->call->due_timer == timer) {
-    engine_op_due(ctx, e, e->call);
-    return;
-  }
-  if (e->change.call != NULL && e->change.call->due_timer == timer) {
-    engine_op_due(ctx, e, e->change.call);
-    return;
-  }
-  if (e->abort_call != NULL && e->abort_call->due_timer == timer) {
-    engine_call *by = e->abort_call;
-    e->abort_call = NULL;
-    by->due_timer = 0;
-    engine_answer_err(ctx, e, by, WEFT_E_TIMEOUT,
-                      "%s: not all workers have let go yet; those that do not will be "
-                      "fenced, and the session ends all the same",
-                      engine_call_name(by->kind));
-    return;
-  }
-  if (engine_idem_due(ctx, e, timer)) {
-    return;
-  }
-  engine_call *call = take_waiting(e, is_due, timer);
-  if (call != NULL) {
-    call->due_timer = 0;
-    engine_answer_err(ctx, e, call, WEFT_E_TIMEOUT,
-                      "%s: waited in vain for the end of what is under way (%s)",
-                      engine_call_name(call->kind),
-                      wefti_session_state_name(e->session.state));
-  }
-}
-
-static void on_gone(weft_ctx *ctx, engine *e, uint64_t caller)
-{
-  if (caller == 0) {
-    return;
-  }
-  if (e->call != NULL && e->call->caller == caller) {
-    e->call->caller_gone = true;
-  }
-  engine_call *call;
-  for (call = e->waiting; call != NULL; call = call->next) {
-    call->caller_gone = call->caller_gone || call->caller == caller;
-  }
-  engine_idem_gone(ctx, e, caller);
-  /* What has not begun will not: nobody could know that it did. */
-  while ((call = take_waiting(e, is_unwanted, 0)) != NULL) {
-    engine_answer_err(ctx, e, call, WEFT_E_CANCELLED, "%s: the caller is gone",
-                      engine_call_name(call->kind));
-  }
-}
-
 /* ---- who may do what now */
 
 /* " (held by …)": who has the session and since when. */
@@ -208,7 +92,7 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
     return;
   }
   if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {
-    wait_for_turn(ctx, e, call);
+    engine_wait_for_turn(ctx, e, call);
     return;
   }
   if (e->call != NULL && engine_call_wanted(e->call)) {
@@ -220,15 +104,15 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
     return;
   }
   if (e->waiting_count >= ENGINE_WAITING_MAX) {
-    wait_for_turn(ctx, e,
-                  call); /* is refused there; then nothing is to be aborted for it */
+    engine_wait_for_turn(
+        ctx, e, call); /* is refused there; then nothing is to be aborted for it */
     return;
   }
   /* Takeover: a trainer that was killed comes back, and stock trainers cannot abort. */
   if (e->call != NULL) {
     fail_running(ctx, e, "taken over by a new init_weight_transfer_engine");
   }
-  wait_for_turn(ctx, e, call);
+  engine_wait_for_turn(ctx, e, call);
   e->ended_by = engine_call_name(CALL_INIT);
   engine_abort_begin(ctx, e, NULL, "taken over by a new init_weight_transfer_engine");
 }
@@ -245,7 +129,7 @@ static void dispatch_start(weft_ctx *ctx, engine *e, engine_call *call)
       engine_start_begin(ctx, e, call);
     }
   } else if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {
-    wait_for_turn(ctx, e, call);
+    engine_wait_for_turn(ctx, e, call);
   } else {
     char who[256];
     engine_answer_err(
@@ -290,7 +174,7 @@ static void dispatch_label(weft_ctx *ctx, engine *e, engine_call *call)
     return;
   }
   if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_COMMITTING) {
-    wait_for_turn(ctx, e, call);
+    engine_wait_for_turn(ctx, e, call);
   } else if (!expected_fails(ctx, e, call)) {
     engine_label_begin(ctx, e, call);
   }
@@ -312,7 +196,7 @@ static void dispatch_abort(weft_ctx *ctx, engine *e, engine_call *call)
     return;
   }
   if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {
-    wait_for_turn(ctx, e, call);
+    engine_wait_for_turn(ctx, e, call);
     return;
   }
   const char *reason = call->reason != NULL && call->reason[0] != '\0'
@@ -418,7 +302,7 @@ static void on_timer(weft_ctx *ctx, engine *e, const weft_timer_msg *t)
   const uint32_t low = (uint32_t)t->tag;
   switch (t->tag >> 32) {
   case TIMER_CALL_DUE:
-    on_call_due(ctx, e, t->id);
+    engine_call_due(ctx, e, t->id);
     break;
   case TIMER_LEASE:
     on_lease(ctx, e, t->id);
@@ -573,7 +457,7 @@ static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
     return WEFT_OK;
   }
   case WEFT_MSG_CLIENT_GONE:
-    on_gone(ctx, e, ((const weft_client_gone *)msg)->caller);
+    engine_caller_gone(ctx, e, ((const weft_client_gone *)msg)->caller);
     return WEFT_OK;
   case WEFT_MSG_MEMBER_UP:
     engine_on_member_up(ctx, e, (const weft_member_up *)msg);
