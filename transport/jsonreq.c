@@ -2,6 +2,8 @@
 #include "weft/pubsub.h"
 
 #include <nng/protocol/reqrep0/req.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -26,6 +28,91 @@ static bool is_local(const char *url)
     }
   }
   return false;
+}
+
+/* nng_dial waits as long as it likes (10 s in nng 1.5.2) for a peer that was connected to
+ * and does not go on, such as a stopped process: it waits on a thread of its own. */
+typedef struct dialing {
+  pthread_mutex_t lock; /* over what follows */
+  pthread_cond_t changed;
+  bool done;
+  int rv;
+  unsigned users; /* the last one frees it */
+  nng_socket sock;
+  char url[]; /* and its NUL */
+} dialing;
+
+static void let_go(dialing *d)
+{
+  (void)pthread_mutex_lock(&d->lock);
+  const bool last = --d->users == 0;
+  (void)pthread_mutex_unlock(&d->lock);
+  if (last) {
+    (void)pthread_cond_destroy(&d->changed);
+    (void)pthread_mutex_destroy(&d->lock);
+    free(d);
+  }
+}
+
+static void *dial_main(void *arg)
+{
+  dialing *d = arg;
+  const int rv = nng_dial(d->sock, d->url, NULL, 0);
+  (void)pthread_mutex_lock(&d->lock);
+  d->done = true;
+  d->rv = rv;
+  (void)pthread_cond_signal(&d->changed);
+  (void)pthread_mutex_unlock(&d->lock);
+  let_go(d);
+  return NULL;
+}
+
+static int wait_for(dialing *d, uint64_t timeout_ms)
+{
+  struct timespec until;
+  (void)clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += (time_t)(timeout_ms / 1000);
+  until.tv_nsec += (long)(timeout_ms % 1000) * 1000000L;
+  if (until.tv_nsec >= 1000000000L) {
+    until.tv_nsec -= 1000000000L;
+    until.tv_sec++;
+  }
+  int rv = 0;
+  (void)pthread_mutex_lock(&d->lock);
+  while (!d->done && rv == 0) {
+    rv = pthread_cond_timedwait(&d->changed, &d->lock, &until);
+  }
+  rv = d->done ? d->rv : NNG_ETIMEDOUT;
+  (void)pthread_mutex_unlock(&d->lock);
+  return rv;
+}
+
+/* After NNG_ETIMEDOUT the thread ends when the socket is closed. */
+static int dial_in_time(nng_socket sock, const char *url, uint64_t timeout_ms)
+{
+  dialing *d = malloc(sizeof *d + strlen(url) + 1);
+  if (d == NULL) {
+    return NNG_ENOMEM;
+  }
+  *d = (dialing){ .users = 2, .sock = sock };
+  memcpy(d->url, url, strlen(url) + 1);
+  if (pthread_mutex_init(&d->lock, NULL) != 0) {
+    free(d);
+    return NNG_ENOMEM;
+  }
+  if (pthread_cond_init(&d->changed, NULL) != 0) {
+    (void)pthread_mutex_destroy(&d->lock);
+    free(d);
+    return NNG_ENOMEM;
+  }
+  int rv = NNG_ENOMEM;
+  if (wefti_detach(dial_main, d)) {
+    rv = wait_for(d, timeout_ms);
+  } else {
+    d->users = 1;
+  }
+  let_go(d);
+  return rv;
 }
 
 static weft_err ask(nng_socket sock, const char *url, nng_msg *msg, uint64_t end,
@@ -70,7 +157,7 @@ static weft_err talk(nng_socket sock, const char *url, nng_msg *msg, uint64_t ti
     nng_msg_free(msg);
     return weft_whyf(why, err, "%s: cannot set up the socket", url);
   }
-  const int rv = is_local(url) ? nng_dial(sock, url, NULL, 0) : 0;
+  const int rv = is_local(url) ? dial_in_time(sock, url, timeout_ms) : 0;
   if (rv != 0) {
     nng_msg_free(msg);
     return weft_whyf(why,

@@ -20,7 +20,7 @@ static void *close_it(void *arg)
   return NULL;
 }
 
-static bool start(closing *c)
+bool wefti_detach(void *(*fn)(void *arg), void *arg)
 {
   pthread_attr_t attr;
   pthread_t thread;
@@ -32,7 +32,7 @@ static bool start(closing *c)
   (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
   (void)sigfillset(&all);
   (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* the new thread takes no signals */
-  const int rc = pthread_create(&thread, &attr, close_it, c);
+  const int rc = pthread_create(&thread, &attr, fn, arg);
   (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
   (void)pthread_attr_destroy(&attr);
   return rc == 0;
@@ -43,7 +43,7 @@ void wefti_close(nng_socket sock, void (*after)(void *arg), void *arg)
   closing *c = malloc(sizeof *c);
   if (c != NULL) {
     *c = (closing){ sock, after, arg };
-    if (start(c)) {
+    if (wefti_detach(close_it, c)) {
       return;
     }
     free(c);

@@ -56,6 +56,10 @@ weft_err wefti_dial(nng_socket sock, const char *url, weft_why *why) WEFT_MUST_U
  * not the caller. So nothing that nng still calls may be freed before after. */
 void wefti_close(nng_socket sock, void (*after)(void *arg), void *arg);
 
+/* fn(arg) on a thread that takes no signals and that nobody joins.  false: none to be
+ * had. */
+bool wefti_detach(void *(*fn)(void *arg), void *arg);
+
 /* What nng's pipe callbacks go through to an owner that may be gone before them.  The
  * lock is a leaf: held only while fn wakes the owner, and to let go. */
 typedef struct wefti_guard {

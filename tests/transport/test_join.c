@@ -1,6 +1,6 @@
 #include "weft_test.h"
 
-#include "join_proof.h"
+#include "join_kind.h"
 #include "on_loop.h"
 #include "weft/join.h"
 #include "weft/process.h"
@@ -169,22 +169,21 @@ static void replays_and_floods_get_nowhere(void **state)
   /* By hand, so that the same proof can be sent twice. */
   (void)snprintf(text, sizeof text, HELLO, 7);
   weft_buf *b = say(&h, text);
-  wefti_join_facts f = { 0 };
-  (void)snprintf(f.hello.url, sizeof f.hello.url, "tcp://1.2.3.4:5");
-  f.hello.world_size = 1;
-  f.hello.pid = 1;
-  f.hello.incarnation = 9;
+  weft_join_hello hello_7 = { .world_size = 1, .pid = 1, .incarnation = 9 };
+  (void)snprintf(hello_7.url, sizeof hello_7.url, "tcp://1.2.3.4:5");
+  wefti_nonces nonces;
   char hex[WEFTI_HEX];
   (void)snprintf(hex, sizeof hex, "%064d", 7);
-  assert_true(wefti_unhex(hex, f.worker_nonce));
+  assert_true(wefti_unhex(hex, nonces.guest));
   const char *at = strstr((const char *)b->data, "\"nonce\":\"");
   assert_non_null(at);
   char nonce[WEFTI_HEX];
   (void)snprintf(nonce, sizeof nonce, "%.64s", at + 9);
-  assert_true(wefti_unhex(nonce, f.engine_nonce));
+  assert_true(wefti_unhex(nonce, nonces.host));
   weft_buf_unref(b);
   uint8_t proof[WEFTI_PROOF];
-  assert_true(wefti_join_proof("t", WEFTI_JOIN_WORKER, &f, proof));
+  assert_true(
+      wefti_handshake_prove(&wefti_join_kind, "worker", "t", &nonces, &hello_7, proof));
   wefti_hex(proof, hex);
   (void)snprintf(text, sizeof text, "{\"prove\":\"%s\",\"proof\":\"%s\"}", nonce, hex);
   b = say(&h, text);

@@ -1,4 +1,4 @@
-#include "join_proof.h"
+#include "proof.h"
 
 #include <limits.h>
 #include <openssl/crypto.h>
@@ -7,60 +7,46 @@
 #include <string.h>
 #include <sys/random.h>
 
-typedef struct packer {
-  uint8_t bytes[512];
-  size_t len;
-} packer;
-
-_Static_assert(sizeof((weft_join_hello *)0)->url + 4 * sizeof(uint64_t) +
-                       2 * (size_t)WEFTI_NONCE + 64 <
-                   sizeof((packer *)0)->bytes,
-               "the facts fit");
-
-static void put(packer *p, const void *data, size_t len)
+void wefti_pack(wefti_packed *p, const void *data, size_t len)
 {
+  if (len > UINT16_MAX || len + 2 > sizeof p->bytes - p->len) {
+    p->overflow = true;
+    return;
+  }
   p->bytes[p->len++] = (uint8_t)(len >> 8);
   p->bytes[p->len++] = (uint8_t)len;
-  memcpy(p->bytes + p->len, data, len);
-  p->len += len;
+  if (len > 0) {
+    memcpy(p->bytes + p->len, data, len);
+    p->len += len;
+  }
 }
 
-static void put_u64(packer *p, uint64_t v)
+void wefti_pack_str(wefti_packed *p, const char *text)
+{
+  wefti_pack(p, text, strlen(text));
+}
+
+void wefti_pack_u64(wefti_packed *p, uint64_t v)
 {
   uint8_t b[8];
   for (unsigned i = 0; i < 8; i++) {
     b[i] = (uint8_t)(v >> (8 * i));
   }
-  put(p, b, sizeof b);
+  wefti_pack(p, b, sizeof b);
 }
 
-bool wefti_join_proof(const char *token, wefti_join_role role,
-                      const wefti_join_facts *facts, uint8_t out[WEFTI_PROOF])
+bool wefti_proof(const char *token, const wefti_packed *packed, uint8_t out[WEFTI_PROOF])
 {
-  static const char engine[] = "weft join 1 engine";
-  static const char worker[] = "weft join 1 worker";
   const char *key = token == NULL ? "" : token;
   const size_t key_len = strlen(key);
-  packer p = { .len = 0 };
-  if (role == WEFTI_JOIN_ENGINE) {
-    put(&p, engine, sizeof engine);
-  } else {
-    put(&p, worker, sizeof worker);
-  }
-  put(&p, facts->worker_nonce, WEFTI_NONCE);
-  put(&p, facts->engine_nonce, WEFTI_NONCE);
-  put(&p, facts->hello.url, strnlen(facts->hello.url, sizeof facts->hello.url));
-  put_u64(&p, facts->hello.rank);
-  put_u64(&p, facts->hello.world_size);
-  put_u64(&p, facts->hello.pid);
-  put_u64(&p, facts->hello.incarnation);
   unsigned len = 0;
-  return key_len <= INT_MAX &&
-         HMAC(EVP_sha256(), key, (int)key_len, p.bytes, p.len, out, &len) != NULL &&
+  return !packed->overflow && key_len <= INT_MAX &&
+         HMAC(EVP_sha256(), key, (int)key_len, packed->bytes, packed->len, out, &len) !=
+             NULL &&
          len == WEFTI_PROOF;
 }
 
-bool wefti_join_proof_same(const uint8_t a[WEFTI_PROOF], const uint8_t b[WEFTI_PROOF])
+bool wefti_proof_same(const uint8_t a[WEFTI_PROOF], const uint8_t b[WEFTI_PROOF])
 {
   return CRYPTO_memcmp(a, b, WEFTI_PROOF) ==
          0; /* takes the same time wherever they differ */
