@@ -14,8 +14,6 @@
 /* An engine in this process: what is made in which order, and the orderly end. */
 
 enum {
-  THREAD_WORKERS_MAX = (WEFT_LOOPS_MAX - 3) / 2, /* loops: engine, clerk, journal */
-  WORKERS_MAX = 4096,
   EVENTS_KEPT = 4096,
   END_TICK_MS = 10,
   DRAIN_MS = 1000,    /* for answers under way */
@@ -69,41 +67,6 @@ static void on_ready(void *arg, const weft_client_done *status)
 }
 
 /* ---- making */
-
-static weft_err check_opts(const weft_engine_opts *o, weft_why *why)
-{
-  if (o->size != sizeof *o) {
-    return weft_whyf(why, WEFT_E_INVAL,
-                     "weft_engine_opts: size is not that of this library");
-  }
-  const uint64_t workers = (uint64_t)(o->tp ? o->tp : 1) * (o->pp ? o->pp : 1);
-  const uint64_t most =
-      o->workers == WEFT_WORKERS_THREADS ? (uint64_t)THREAD_WORKERS_MAX : WORKERS_MAX;
-  if (workers > most) {
-    return weft_whyf(why, WEFT_E_LIMIT, "tp x pp = %" PRIu64 " workers: at most %" PRIu64,
-                     workers, most);
-  }
-  if (o->dp_index != 0 && o->dp_index >= o->dp_size) {
-    return weft_whyf(why, WEFT_E_INVAL,
-                     "dp_index %" PRIu32 " is not below dp_size %" PRIu32, o->dp_index,
-                     o->dp_size);
-  }
-  if (o->workers == WEFT_WORKERS_PROCESSES && !o->worker_program) {
-    return weft_whyf(why, WEFT_E_INVAL,
-                     "worker processes need worker_program, the path of weftd or alike");
-  }
-  const char *const urls[] = { o->events_url, o->control_url };
-  for (size_t i = 0; i < 2; i++) {
-    if (urls[i] && !o->insecure && !wefti_url_is_local(urls[i])) {
-      return weft_whyf(
-          why, WEFT_E_DENIED,
-          "%s: not on this machine, and this socket asks for no token; use ipc "
-          "or loopback (or say insecure by name)",
-          urls[i]);
-    }
-  }
-  return WEFT_OK;
-}
 
 static weft_err name_it(weft_engine *e, const weft_engine_opts *o, weft_why *why)
 {
@@ -171,32 +134,44 @@ static weft_err make_sockets(weft_engine *e, const weft_engine_opts *o, weft_why
 static weft_err make_members(weft_engine *e, const weft_engine_opts *o, weft_why *why)
 {
   char join_url[WEFTI_URL_MAX] = "";
+  const bool joins = e->replicas > 0 || o->workers == WEFT_WORKERS_JOIN;
   weft_err err = WEFT_OK;
-  if (o->workers == WEFT_WORKERS_JOIN) {
+  if (joins) {
     err = choose_url(e, o->join_url, "join.sock", join_url, why);
-    if (err != WEFT_OK) {
-      return err;
-    }
   }
-  const wefti_members_opts opts = { .workers = o->workers,
-                                    .world_size = e->world_size,
-                                    .tp = o->tp ? o->tp : 1,
-                                    .pp = o->pp ? o->pp : 1,
-                                    .program = o->worker_program,
-                                    .backend = o->backend ? o->backend : "host",
-                                    .run_dir = weft_rundir_path(e->rundir),
-                                    .weights_root = o->weights_root,
-                                    .tcp_allow = o->tcp_allow,
-                                    .copy_threads = wefti_copy_threads(o->copy_threads,
-                                                                       e->world_size),
-                                    .log_level = o->log_level,
-                                    .join_url = join_url,
-                                    .join_token = o->join_token,
-                                    .cudart = o->cudart,
-                                    .nccl = o->nccl,
-                                    .allow_ipc_pickle = o->allow_ipc_pickle,
-                                    .manifest = e->manifest_copy };
+  if (err == WEFT_OK && !o->join_url) {
+    err = wefti_fleet_join_url(o, join_url, why);
+  }
+  if (err != WEFT_OK) {
+    return err;
+  }
+  const wefti_members_opts opts = {
+    .workers = joins ? WEFT_WORKERS_JOIN : o->workers,
+    .world_size = e->world_size,
+    .tp = o->tp ? o->tp : 1,
+    .pp = o->pp ? o->pp : 1,
+    .program = o->worker_program,
+    .backend = o->backend ? o->backend : "host",
+    .run_dir = weft_rundir_path(e->rundir),
+    .weights_root = o->weights_root,
+    .tcp_allow = o->tcp_allow,
+    .copy_threads = wefti_copy_threads(o->copy_threads, e->world_size),
+    .log_level = o->log_level,
+    .join_url = join_url,
+    .join_token = e->replicas ? o->replica_token : o->join_token,
+    .cudart = o->cudart,
+    .nccl = o->nccl,
+    .allow_ipc_pickle = o->allow_ipc_pickle,
+    .manifest = e->manifest_copy,
+    .fleet = e->fleet,
+    .replicas = e->replicas > 0
+  };
   return wefti_members_create(e->rt, &opts, &e->members, why);
+}
+
+static uint32_t dp_size_of(const weft_engine *e, const weft_engine_opts *o)
+{
+  return e->replicas ? e->replicas : o->dp_size ? o->dp_size : 1;
 }
 
 static weft_err spawn_clerk(weft_engine *e, unsigned loops, weft_actor_id *out)
@@ -228,7 +203,7 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
     .engine_id = e->engine_id,
     .tp = o->tp ? o->tp : 1,
     .pp = o->pp ? o->pp : 1,
-    .dp_size = o->dp_size ? o->dp_size : 1,
+    .dp_size = dp_size_of(e, o),
     .dp_index = o->dp_index,
     .backend = o->backend ? o->backend : "host",
     .publisher = e->publisher,
@@ -248,6 +223,7 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
     .on_visible = on_visible,
     .on_visible_arg = e,
   };
+  wefti_fleet_core(e->fleet, &core);
   if (e->state) {
     core.history = weft_journal_history(e->state, &core.history_count);
   }
@@ -259,11 +235,12 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
   if (err != WEFT_OK) {
     return err;
   }
-  const wefti_supervisor_args supervisor = { .engine = e->core,
-                                             .world_size = e->world_size,
-                                             .children =
-                                                 o->workers == WEFT_WORKERS_PROCESSES,
-                                             .ops = wefti_members_ops(e->members) };
+  const wefti_supervisor_args supervisor = {
+    .engine = e->core,
+    .world_size = e->world_size,
+    .children = e->replicas == 0 && o->workers == WEFT_WORKERS_PROCESSES,
+    .ops = wefti_members_ops(e->members)
+  };
   /* All ranks may come, go and be fenced at the same time. */
   const weft_spawn_opts roomy = { .mailbox = (size_t)e->world_size * 4 + 1024 };
   return weft_runtime_spawn(e->rt, 0, &wefti_supervisor_class, &supervisor, &roomy,
@@ -330,7 +307,7 @@ static weft_err make_front(weft_engine *e, const weft_engine_opts *o, weft_why *
                                    .body_max = o->http_body_max,
                                    .tp = o->tp ? o->tp : 1,
                                    .pp = o->pp ? o->pp : 1,
-                                   .dp_size = o->dp_size ? o->dp_size : 1,
+                                   .dp_size = dp_size_of(e, o),
                                    .dp_index = o->dp_index };
   return wefti_front_create(e->rt, &front, &e->front, why);
 }
@@ -406,13 +383,16 @@ static weft_err build(weft_engine *e, const weft_engine_opts *o, weft_why *why)
   if (err == WEFT_OK) {
     err = wefti_manifest_keep(e, o, why);
   }
+  if (err == WEFT_OK) {
+    err = wefti_fleet_create(e, o, why);
+  }
   if (err != WEFT_OK) {
     return err;
   }
   /* The clerk's loop computes; the journal waits for the disk on its own, the last. */
   const unsigned loops =
-      (o->workers == WEFT_WORKERS_THREADS ? 1 + 2 * e->world_size : 1) + 1 +
-      (e->state ? 1 : 0);
+      (o->workers == WEFT_WORKERS_THREADS && !e->replicas ? 1 + 2 * e->world_size : 1) +
+      1 + (e->state ? 1 : 0);
   err = wefti_runtime_make(loops, o->log, o->log_arg, o->log_level, &e->rt);
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "the runtime cannot start: %s", weft_strerror(err));
@@ -440,6 +420,7 @@ static weft_err build_and_start(weft_engine *e, const weft_engine_opts *o, weft_
       (void)weft_whyf(why, err, "threads cannot start: %s", weft_strerror(err));
     } else {
       wefti_members_started(e->members);
+      err = wefti_fleet_begin(e->fleet, o, why);
     }
   }
   (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -449,7 +430,7 @@ static weft_err build_and_start(weft_engine *e, const weft_engine_opts *o, weft_
 weft_err weft_engine_create(const weft_engine_opts *opts, weft_engine **out,
                             weft_why *why)
 {
-  weft_err err = check_opts(opts, why);
+  weft_err err = wefti_opts_check(opts, why);
   if (err != WEFT_OK) {
     return err;
   }
@@ -463,7 +444,9 @@ weft_err weft_engine_create(const weft_engine_opts *opts, weft_engine **out,
   e->log_arg = opts->log_arg;
   e->log_level = opts->log_level;
   e->arg = opts->arg;
-  e->world_size = (opts->tp ? opts->tp : 1) * (opts->pp ? opts->pp : 1);
+  e->replicas = (uint32_t)opts->replica_count;
+  e->world_size =
+      e->replicas ? e->replicas : (opts->tp ? opts->tp : 1) * (opts->pp ? opts->pp : 1);
   err = build_and_start(e, opts, why);
   if (err != WEFT_OK) {
     weft_engine_destroy(e);
@@ -528,7 +511,9 @@ void weft_engine_destroy(weft_engine *engine)
   if (!engine) {
     return;
   }
+  wefti_fleet_leave(engine->fleet);
   stop_loops(engine);
+  wefti_fleet_destroy(engine->fleet);
   wefti_watch_stop(engine->watch);
   wefti_front_destroy(engine->front);
   weft_jsonrep_destroy(engine->snapshot);

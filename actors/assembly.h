@@ -6,6 +6,7 @@
 
 #include "acceptor.h"
 #include "calls.h"
+#include "engine_core.h"
 #include "exports.h"
 #include "supervisor.h"
 #include "visible.h"
@@ -71,6 +72,25 @@ void wefti_front_drain(wefti_front *front);         /* loop 0 */
 size_t wefti_front_connections(wefti_front *front); /* loop 0 */
 void wefti_front_destroy(wefti_front *front);       /* after the loops ended */
 
+/* ---- the fleet that an engine coordinates or is a member of (assembly_fleet.c) */
+typedef struct wefti_fleet wefti_fleet; /* NULL: in none; of every call but create */
+weft_err wefti_fleet_check(const weft_engine_opts *o, weft_why *why) WEFT_MUST_USE;
+weft_err wefti_fleet_create(weft_engine *e, const weft_engine_opts *o, weft_why *why)
+    WEFT_MUST_USE;
+/* Where engines join a coordinator: written when some are not on this machine. */
+weft_err wefti_fleet_join_url(const weft_engine_opts *o, char url[WEFTI_URL_MAX],
+                              weft_why *why) WEFT_MUST_USE;
+void wefti_fleet_core(wefti_fleet *fleet, wefti_engine_args *core); /* what it adds */
+/* Once all else is there: invites, or opens the door. */
+weft_err wefti_fleet_begin(wefti_fleet *fleet, const weft_engine_opts *o, weft_why *why)
+    WEFT_MUST_USE;
+/* Loop 0: replica rank has joined, or is gone. */
+void wefti_fleet_note(wefti_fleet *fleet, uint32_t rank, bool in);
+/* Any thread: false when this is a member without a grant. */
+bool wefti_fleet_may_serve(wefti_fleet *fleet, weft_why *why);
+void wefti_fleet_leave(wefti_fleet *fleet); /* first of the end: nobody joins any more */
+void wefti_fleet_destroy(wefti_fleet *fleet); /* after the loops ended */
+
 /* ---- workers: children, joined ones and threads */
 typedef struct wefti_members wefti_members;
 typedef struct wefti_members_opts {
@@ -83,6 +103,8 @@ typedef struct wefti_members_opts {
   const char *cudart, *nccl;         /* of children and threads */
   bool allow_ipc_pickle;
   const char *manifest; /* likewise */
+  wefti_fleet *fleet;   /* NULL: in none */
+  bool replicas;        /* who joins are engines */
 } wefti_members_opts;
 weft_err wefti_members_create(weft_runtime *rt, const wefti_members_opts *opts,
                               wefti_members **out, weft_why *why) WEFT_MUST_USE;
@@ -135,6 +157,8 @@ struct weft_engine {
   weft_journal *state; /* NULL: no state directory */
   wefti_front *front;
   wefti_members *members;
+  wefti_fleet *fleet; /* NULL: in none */
+  uint32_t replicas;  /* of which it is the coordinator; 0 = none */
   wefti_calls *calls;
   weft_alarm *ending;
   uint64_t ending_since_ms;
@@ -145,8 +169,12 @@ struct weft_engine {
   char boot_text[32], engine_id[128];
   char events_url[WEFTI_URL_MAX], snapshot_url[WEFTI_URL_MAX];
   char control_url[WEFTI_URL_MAX], join_url[WEFTI_URL_MAX];
-  struct wefti_watch *watch; /* remote: follows the events */
+  char member_url[WEFTI_URL_MAX]; /* the door of a member */
+  struct wefti_watch *watch;      /* remote: follows the events */
 };
+
+/* assembly_opts.c: the first mistake. */
+weft_err wefti_opts_check(const weft_engine_opts *o, weft_why *why) WEFT_MUST_USE;
 
 /* assembly_manifest.c: reads the manifest, if opts name one, and keeps a copy in the run
  * directory: a worker that starts later must not find another file there, or none.  drop

@@ -113,7 +113,9 @@ void weft_engine_info_get(const weft_engine *engine, weft_engine_info *out)
                              .snapshot_url = engine->snapshot_url,
                              .control_url = engine->control_url,
                              .join_url = engine->join_url,
-                             .workers = engine->world_size };
+                             .workers = engine->replicas ? 0 : engine->world_size,
+                             .replicas = engine->replicas,
+                             .member_url = engine->member_url };
   if (engine->front) {
     out->http = wefti_front_addresses(engine->front, &out->http_count);
   }
@@ -274,6 +276,9 @@ weft_err weft_pin(weft_engine *engine, uint32_t rank, uint64_t weights_sequence,
   if (rank >= engine->world_size) {
     return weft_whyf(why, WEFT_E_INVAL, "rank %u: the engine has %u workers", rank,
                      engine->world_size);
+  }
+  if (!wefti_fleet_may_serve(engine->fleet, why)) {
+    return WEFT_E_UNAVAIL;
   }
   if (weights_sequence == 0) {
     return pin_visible(engine, rank, out, why);

@@ -15,6 +15,7 @@ static void forget_link(wefti_members *m, weft_actor_id link)
   for (uint32_t r = 0; r < m->world_size; r++) {
     if (m->joined[r].link == link) {
       m->joined[r] = (wefti_joined){ .incarnation = 0 };
+      wefti_fleet_note(m->fleet, r, false);
     }
   }
 }
@@ -55,9 +56,9 @@ static weft_err on_join(void *arg, const weft_join_hello *hello, weft_why *why)
   wefti_members *m = arg;
   if (hello->world_size != m->world_size || hello->rank >= m->world_size) {
     return weft_whyf(why, WEFT_E_INVAL,
-                     "rank %" PRIu32 " of %" PRIu32 ": this engine has %" PRIu32
-                     " workers",
-                     hello->rank, hello->world_size, m->world_size);
+                     "%s %" PRIu32 " of %" PRIu32 ": this engine has %" PRIu32 " %s",
+                     m->replicas ? "replica" : "rank", hello->rank, hello->world_size,
+                     m->world_size, m->replicas ? "replicas" : "workers");
   }
   wefti_joined *joined = &m->joined[hello->rank];
   const uint64_t now_ms = weft_loop_now_ms(weft_runtime_loop(m->rt, 0));
@@ -67,9 +68,9 @@ static weft_err on_join(void *arg, const weft_join_hello *hello, weft_why *why)
     return WEFT_OK; /* the same one again: its answer was lost, or it looks for us */
   }
   if (joined->incarnation != 0 && !lost) {
-    return weft_whyf(why, WEFT_E_EXISTS,
-                     "rank %" PRIu32 " is taken by a living worker at %s", hello->rank,
-                     joined->url);
+    return weft_whyf(why, WEFT_E_EXISTS, "%s %" PRIu32 " is taken by a living %s at %s",
+                     m->replicas ? "replica" : "rank", hello->rank,
+                     m->replicas ? "engine" : "worker", joined->url);
   }
   const weft_proc_ready ready = {
     .h = { .type = WEFT_MSG_PROC_READY, .flags = WEFT_MSG_F_RESERVED },
@@ -89,6 +90,7 @@ static weft_err on_join(void *arg, const weft_join_hello *hello, weft_why *why)
   joined->link = 0;
   joined->since_ms = now_ms;
   memcpy(joined->url, hello->url, sizeof joined->url);
+  wefti_fleet_note(m->fleet, hello->rank, true);
   return WEFT_OK;
 }
 

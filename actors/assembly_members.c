@@ -64,6 +64,9 @@ static void fill_args(arg_list *list, const wefti_members *m, const wefti_child 
   if (m->allow_ipc_pickle) {
     list->argv[list->count++] = "--allow-ipc-pickle";
   }
+  if (m->fleet && !m->replicas) {
+    list->argv[list->count++] = "--need-grant"; /* theirs ends with ours */
+  }
   add_text(list, "--log-level", level_name(m->log_level));
   list->argv[list->count] = NULL;
 }
@@ -318,6 +321,8 @@ static weft_err copy_opts(wefti_members *m, const wefti_members_opts *opts)
   m->copy_threads = opts->copy_threads;
   m->allow_ipc_pickle = opts->allow_ipc_pickle;
   m->log_level = opts->log_level;
+  m->fleet = opts->fleet;
+  m->replicas = opts->replicas;
   return WEFT_OK;
 }
 

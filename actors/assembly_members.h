@@ -48,6 +48,8 @@ struct wefti_members {
   char *program, *backend, *run_dir, *weights_root, *tcp_allow, *join_url, *join_token;
   char *cudart, *nccl, *manifest;
   bool allow_ipc_pickle;
+  wefti_fleet *fleet; /* NULL: in none */
+  bool replicas;      /* who joins are engines */
   bool ending;
   wefti_child *children;
   weft_alarm *owing; /* until what is owed to the supervisor is told; PROCESSES only */

@@ -167,7 +167,7 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                                                    o->world_size),
                                      .tp = o->tp ? o->tp : 1,
                                      .pp = o->pp ? o->pp : 1,
-                                     .needs_grant = o->join != NULL,
+                                     .needs_grant = o->join != NULL || o->need_grant,
                                      .cudart = o->cudart,
                                      .nccl = o->nccl,
                                      .rank = o->rank,

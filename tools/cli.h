@@ -1,6 +1,6 @@
 /* cli.h -- what the commands of `weft` share: options, HTTP calls, output.  Not here:
- * what a command does (weft_push.c, weft_watch.c, weft_show.c, weft_log.c) and libcurl
- * (cli_http.c only). */
+ * what a command does (weft_push.c, weft_watch.c, weft_show.c, weft_log.c,
+ * weft_resolve.c) and libcurl (cli_http.c only). */
 #ifndef WEFT_TOOLS_CLI_H
 #define WEFT_TOOLS_CLI_H
 
@@ -24,6 +24,7 @@ typedef struct cli_opts {
   const char *reason;     /* --reason of abort */
   const char *compare;    /* --compare FILE of checksum */
   bool json, take_over, tensors, quiet;
+  bool commit, abort; /* of resolve: one of them */
   unsigned timeout_s; /* --timeout; 0 = the server's defaults */
   unsigned count;     /* --count; 0 = for ever, or the server's default */
   char **files;       /* [file_count], borrowed from argv */
@@ -94,5 +95,6 @@ int cmd_status(const cli_opts *opts);
 int cmd_log(const cli_opts *opts);
 int cmd_abort(const cli_opts *opts);
 int cmd_checksum(const cli_opts *opts);
+int cmd_resolve(const cli_opts *opts);
 
 #endif /* WEFT_TOOLS_CLI_H */

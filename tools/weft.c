@@ -17,7 +17,8 @@ enum {
   ABORT = 16,
   CHECKSUM = 32,
   LOG = 64,
-  ALL = 127
+  RESOLVE = 128,
+  ALL = 255
 };
 
 typedef struct command {
@@ -43,6 +44,11 @@ static const command commands[] = {
     "Lists what was committed and what was aborted, newest first." },
   { "abort", ABORT, cmd_abort, "",
     "Ends the open update session; weights and version stay as they were." },
+  { "resolve", RESOLVE, cmd_resolve, "",
+    "Of a fleet's member whose coordinator is gone for good: ends the doubt about what "
+    "it\n"
+    "voted for.  Look in the coordinator's --state-dir, or at the other members, first:\n"
+    "all must be told the same." },
   { "checksum", CHECKSUM, cmd_checksum, "",
     "Prints the SHA-256 of every tensor on every worker, as sha256sum does." },
 };
@@ -81,6 +87,10 @@ static const option options[] = {
   { "--count", NUMBER, WATCH | LOG, AT(count), "N",
     "watch: end after N commits; log: show at most N, 100 by default" },
   { "--reason", TEXT, ABORT, AT(reason), "TEXT", "told to watchers and to the loser" },
+  { "--commit", FLAG, RESOLVE, AT(commit), NULL,
+    "the coordinator had recorded the update: it becomes current here too" },
+  { "--abort", FLAG, RESOLVE, AT(abort), NULL,
+    "it had not: weights and version stay as they were" },
   { "--compare", TEXT, CHECKSUM, AT(compare), "FILE",
     "compare with what checksum --json printed before; exit 1 on a difference" },
 };

@@ -76,7 +76,14 @@ static void say_engine(const weft_engine *engine, bool ready)
   if (*info.join_url) {
     weft_jw_str(&w, "join", info.join_url);
   }
-  weft_jw_u64(&w, "workers", info.workers);
+  if (*info.member_url) {
+    weft_jw_str(&w, "member", info.member_url);
+  }
+  if (info.replicas > 0) {
+    weft_jw_u64(&w, "replicas", info.replicas);
+  } else {
+    weft_jw_u64(&w, "workers", info.workers);
+  }
   weft_jw_str(&w, "boot_id", info.boot_id);
   weft_jw_end(&w);
   say_json(&w);
@@ -167,6 +174,11 @@ static int run_engine(const weftd_opts *o)
     .manifest = o->manifest,
     .require_pause = o->require_pause,
     .pause_lease_ms = o->pause_lease_s * 1000,
+    .replicas = o->replicas,
+    .replica_count = o->replica_count,
+    .replica_token = o->replica_token,
+    .member_url = o->member,
+    .member_token = o->member_token,
     .on_ready = on_engine_ready,
     .log = weft_log_stderr,
     .log_level = o->log_level,
@@ -176,9 +188,9 @@ static int run_engine(const weftd_opts *o)
   if (weft_engine_create(&opts, &engine, &why) != WEFT_OK) {
     return failed(&why);
   }
-  if (o->workers_join) {
-    say_engine(engine,
-               false); /* whoever starts the workers has to know where they join */
+  if (o->workers_join || o->replica_count > 0 || o->member) {
+    /* Whoever starts the workers, or the rest of the fleet, has to know where. */
+    say_engine(engine, false);
   }
   int signo = 0;
   while (sigwait(&ends, &signo) != 0) {
@@ -221,6 +233,7 @@ static int run_worker(const weftd_opts *o)
     .gpu = (uint32_t)o->gpu,
     .allow_ipc_pickle = o->allow_ipc_pickle,
     .manifest = o->manifest,
+    .need_grant = o->need_grant,
   };
   weft_why why;
   return weft_worker_run(&opts, &why) == WEFT_OK ? WEFTD_DONE : failed(&why);
@@ -264,7 +277,7 @@ static int print_routes(void)
 static int run(const weftd_opts *o)
 {
   if (o->help) {
-    (void)fputs(weftd_help(o->mode), stdout);
+    weftd_help(o->mode);
     return WEFTD_DONE;
   }
   if (o->version) {

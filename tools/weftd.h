@@ -10,7 +10,7 @@
 
 /* Exit codes: an orderly end, something failed, a mistake in the configuration. */
 enum { WEFTD_DONE = 0, WEFTD_FAILED = 1, WEFTD_USAGE = 2 };
-enum { WEFTD_LISTEN_MAX = 16, WEFTD_TOKEN_MAX = 4096 };
+enum { WEFTD_LISTEN_MAX = 16, WEFTD_REPLICAS_MAX = 256, WEFTD_TOKEN_MAX = 4096 };
 
 typedef enum weftd_mode { /* bits: in which an option is known */
                           WEFTD_ENGINE = 1,
@@ -42,12 +42,25 @@ typedef struct weftd_opts {
   bool has_gpu, allow_ipc_pickle;
   uint64_t max_body, copy_threads;
   weft_log_level log_level;
+  const char *replicas[WEFTD_REPLICAS_MAX]; /* of a fleet's coordinator */
+  size_t replica_count;
+  const char *member; /* this engine's door */
+  const char *replica_token_file, *member_token_file;
+  char *replica_token, *member_token; /* what the files say, owned, or NULL */
+  bool has_dp_size, need_grant;
 } weftd_opts;
 
 /* Reads argv and the environment.  Every mistake is one line on stderr; returns their
  * number.  Free with weftd_opts_fini in any case. */
 unsigned weftd_opts_read(weftd_opts *o, int argc, char **argv);
 void weftd_opts_fini(weftd_opts *o);
-const char *weftd_help(weftd_mode mode);
+/* Prints it on stdout. */
+void weftd_help(weftd_mode mode);
+
+/* Says a mistake on stderr; 1. */
+unsigned weftd_mistake(const char *fmt, ...) WEFT_PRINTF(1, 2);
+/* weftd_fleet.c: as weftd_opts_read, of a fleet's options. */
+unsigned weftd_fleet_check(const weftd_opts *o);
+extern const char weftd_fleet_help[];
 
 #endif /* WEFT_TOOLS_WEFTD_H */

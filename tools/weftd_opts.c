@@ -15,7 +15,13 @@ extern char **environ;
 
 enum { WORKERS_MAX = 4096 };
 
-typedef enum opt_kind { OPT_FLAG, OPT_TEXT, OPT_NUMBER, OPT_LISTEN } opt_kind;
+typedef enum opt_kind {
+  OPT_FLAG,
+  OPT_TEXT,
+  OPT_NUMBER,
+  OPT_LISTEN,
+  OPT_REPLICA
+} opt_kind;
 
 typedef struct opt {
   const char *name;
@@ -32,7 +38,7 @@ static const opt table[] = {
   { "--workers", OPT_NUMBER, E, AT(workers), AT(has_workers) },
   { "--tp", OPT_NUMBER, E | W | A, AT(tp), 0 },
   { "--pp", OPT_NUMBER, E | W | A, AT(pp), 0 },
-  { "--dp-size", OPT_NUMBER, E | A, AT(dp_size), 0 },
+  { "--dp-size", OPT_NUMBER, E | A, AT(dp_size), AT(has_dp_size) },
   { "--dp-index", OPT_NUMBER, E | A, AT(dp_index), 0 },
   { "--dev", OPT_FLAG, E | A, AT(dev), 0 },
   { "--backend", OPT_TEXT, E | W, AT(backend), 0 },
@@ -62,6 +68,11 @@ static const opt table[] = {
   { "--require-pause", OPT_FLAG, E, AT(require_pause), 0 },
   { "--pause-lease", OPT_NUMBER, E, AT(pause_lease_s), AT(has_pause_lease) },
   { "--max-body", OPT_NUMBER, E | A, AT(max_body), 0 },
+  { "--replica", OPT_REPLICA, E, 0, 0 },
+  { "--replica-token-file", OPT_TEXT, E, AT(replica_token_file), 0 },
+  { "--member", OPT_TEXT, E, AT(member), 0 },
+  { "--member-token-file", OPT_TEXT, E, AT(member_token_file), 0 },
+  { "--need-grant", OPT_FLAG, W, AT(need_grant), 0 },
   { "--rank", OPT_NUMBER, W, AT(rank), AT(has_rank) },
   { "--world-size", OPT_NUMBER, W, AT(world_size), AT(has_world_size) },
   { "--incarnation", OPT_NUMBER, W, AT(incarnation), 0 },
@@ -70,106 +81,9 @@ static const opt table[] = {
   { "--help", OPT_FLAG, E | W | A, AT(help), 0 },
 };
 
-static const char engine_help[] =
-    "usage: weftd [OPTION…]\n"
-    "       weftd worker --join URL --rank R --world-size W [OPTION…]\n"
-    "       weftd acceptor --engine URL --listen HOST:PORT [OPTION…]\n"
-    "\n"
-    "Takes weight updates over HTTP and makes each current on every worker, or on none.\n"
-    "Prints one JSON line on stdout when all workers are there; logs go to stderr.\n"
-    "\n"
-    "  --listen HOST:PORT     where HTTP is served; port 0 picks one; unix:/path works "
-    "too;\n"
-    "                         may be repeated [127.0.0.1:8000]\n"
-    "  --workers N            worker processes, one per rank [tp x pp]\n"
-    "  --tp N, --pp N         tensor and pipeline parallel size; workers = tp x pp\n"
-    "  --dp-size N            data parallel size, for get_world_size [1]\n"
-    "  --dp-index I           which replica this is [0]\n"
-    "  --dev                  serve the routes that change things (or "
-    "VLLM_SERVER_DEV_MODE=1)\n"
-    "  --backend NAME         how bytes arrive: host, nccl, ipc [host]\n"
-    "  --cudart PATH          libcudart, of the GPU backends [the system's]\n"
-    "  --nccl PATH            the libnccl that the trainer loads [VLLM_NCCL_SO_PATH, or\n"
-    "                         the system's]\n"
-    "  --allow-ipc-pickle     let ipc read the handles that trainers pickle (never\n"
-    "                         evaluated), or VLLM_ALLOW_INSECURE_SERIALIZATION=1\n"
-    "  --weights-root DIR     only files below DIR may be loaded; needed beyond "
-    "loopback\n"
-    "  --manifest FILE        the tensors that there may be: safetensors, or JSON of "
-    "names,\n"
-    "                         dtype_names, shapes, tied [new names are added]\n"
-    "  --tcp-allow LIST       hosts that a tcp source may name, beside loopback\n"
-    "  --copy-threads N       threads that copy, per worker [its share of the cores]\n"
-    "  --strict-coverage      refuse a finish when live tensors did not come; with\n"
-    "                         --manifest, when some of it are neither live nor came\n"
-    "  --require-pause        refuse start while not paused, resume while an update is "
-    "open\n"
-    "  --pause-lease SECONDS  not ready when paused for longer\n"
-    "  --allow-weight-reset   let the weight checker destroy weights\n"
-    "  --token-file FILE      token that callers must show; needed beyond loopback\n"
-    "  --insecure             beyond loopback without a token\n"
-    "  --max-body BYTES       largest request body [33554432]\n"
-    "  --events URL           nng socket for events [in the run directory]\n"
-    "  --control URL          nng socket for acceptors and clients [in the run "
-    "directory]\n"
-    "  --workers-join         wait for workers that somebody else starts; then a line "
-    "with\n"
-    "                         \"ready\":false and the join socket comes first\n"
-    "  --join URL             where they announce themselves [in the run directory]\n"
-    "  --join-token-file FILE token of a join over tcp\n"
-    "  --run-dir DIR          private folder for sockets [a new one, removed at the "
-    "end]\n"
-    "  --state-dir DIR        private folder where commits are recorded: numbers, "
-    "history "
-    "and\n"
-    "                         engine id go on after a restart\n"
-    "  --restore              load the last commit's files again after a restart\n"
-    "  --engine-id ID         name of the engine over its lives [random]\n"
-    "  --log-level LEVEL      debug, info, warn or error [info]\n"
-    "  --print-routes         list the HTTP routes and end\n"
-    "  --version, --help\n"
-    "\n"
-    "Ends with 0 after SIGTERM or SIGINT, 1 when something failed, 2 for a wrong "
-    "option.\n";
-
-static const char worker_help[] =
-    "usage: weftd worker --join URL --rank R --world-size W [OPTION…]\n"
-    "\n"
-    "One worker, started by a launcher; announces itself to the engine at URL.\n"
-    "\n"
-    "  --join URL             the engine's join socket (\"join\" of its ready line)\n"
-    "  --rank R               [$RANK, $OMPI_COMM_WORLD_RANK or $SLURM_PROCID]\n"
-    "  --world-size W         [$WORLD_SIZE, $OMPI_COMM_WORLD_SIZE or $SLURM_NTASKS]\n"
-    "  --join-token-file FILE needed on tcp\n"
-    "  --listen URL           own nng socket [chosen to fit the join URL]\n"
-    "  --backend NAME, --weights-root DIR, --tcp-allow LIST, --copy-threads N,\n"
-    "  --tp N, --pp N, --cudart PATH, --nccl PATH, --manifest FILE, --log-level LEVEL\n"
-    "                         as of weftd\n"
-    "  --device N             its GPU [the only one that it sees, else the rank's]\n";
-
-static const char acceptor_help[] =
-    "usage: weftd acceptor --engine URL --listen HOST:PORT [OPTION…]\n"
-    "\n"
-    "An HTTP front end in a process of its own; several may serve one engine.\n"
-    "\n"
-    "  --engine URL           the engine's control socket (\"control\" of its ready "
-    "line)\n"
-    "  --listen HOST:PORT     may be repeated\n"
-    "  --dev, --token-file FILE, --insecure, --allow-weight-reset, --max-body BYTES,\n"
-    "  --tp N, --pp N, --dp-size N, --dp-index I, --log-level LEVEL\n"
-    "                         as of weftd\n";
-
-const char *weftd_help(weftd_mode mode)
-{
-  return mode == WEFTD_WORKER     ? worker_help
-         : mode == WEFTD_ACCEPTOR ? acceptor_help
-                                  : engine_help;
-}
-
 /* ---- mistakes */
 
-static unsigned mistake(const char *fmt, ...) WEFT_PRINTF(1, 2);
-static unsigned mistake(const char *fmt, ...)
+unsigned weftd_mistake(const char *fmt, ...)
 {
   va_list args;
   va_start(args, fmt);
@@ -231,20 +145,26 @@ static unsigned set(weftd_opts *o, const opt *found, const char *value)
     return 0;
   case OPT_TEXT:
     memcpy(field, &value, sizeof value);
-    return *value ? 0 : mistake("%s: an empty value", found->name);
+    return *value ? 0 : weftd_mistake("%s: an empty value", found->name);
   case OPT_NUMBER: {
     uint64_t n;
     if (!read_number(value, &n)) {
-      return mistake("%s: '%s' is not a number", found->name, value);
+      return weftd_mistake("%s: '%s' is not a number", found->name, value);
     }
     memcpy(field, &n, sizeof n);
     return 0;
   }
   case OPT_LISTEN:
     if (o->listen_count == WEFTD_LISTEN_MAX) {
-      return mistake("--listen: at most %d", (int)WEFTD_LISTEN_MAX);
+      return weftd_mistake("--listen: at most %d", (int)WEFTD_LISTEN_MAX);
     }
     o->listen[o->listen_count++] = value;
+    return 0;
+  case OPT_REPLICA:
+    if (o->replica_count == WEFTD_REPLICAS_MAX) {
+      return weftd_mistake("--replica: at most %d", (int)WEFTD_REPLICAS_MAX);
+    }
+    o->replicas[o->replica_count++] = value;
     return 0;
   default:
     return 0;
@@ -259,16 +179,16 @@ static unsigned read_args(weftd_opts *o, int argc, char **argv)
     const size_t len = equals ? (size_t)(equals - argv[i]) : strlen(argv[i]);
     const opt *found = find(argv[i], len, o->mode);
     if (!found) {
-      bad += mistake("%s: unknown option; see weftd %s--help", argv[i],
-                     o->mode == WEFTD_WORKER     ? "worker "
-                     : o->mode == WEFTD_ACCEPTOR ? "acceptor "
-                                                 : "");
+      bad += weftd_mistake("%s: unknown option; see weftd %s--help", argv[i],
+                           o->mode == WEFTD_WORKER     ? "worker "
+                           : o->mode == WEFTD_ACCEPTOR ? "acceptor "
+                                                       : "");
     } else if (found->kind == OPT_FLAG && equals) {
-      bad += mistake("%s takes no value", found->name);
+      bad += weftd_mistake("%s takes no value", found->name);
     } else if (found->kind == OPT_FLAG) {
       bad += set(o, found, "");
     } else if (!equals && i + 1 == argc) {
-      bad += mistake("%s needs a value", found->name);
+      bad += weftd_mistake("%s needs a value", found->name);
     } else {
       bad += set(o, found, equals ? equals + 1 : argv[++i]);
     }
@@ -291,8 +211,8 @@ static unsigned read_level(weftd_opts *o)
       return 0;
     }
   }
-  return mistake("--log-level: '%s' is none of debug, info, warn, error",
-                 o->log_level_name);
+  return weftd_mistake("--log-level: '%s' is none of debug, info, warn, error",
+                       o->log_level_name);
 }
 
 static unsigned read_token(const char *option, const char *path, char **out)
@@ -309,18 +229,18 @@ static unsigned read_token(const char *option, const char *path, char **out)
   }
   if (n < 0 || n > WEFTD_TOKEN_MAX) {
     free(text);
-    return n < 0 ? mistake("%s: cannot read %s: errno %d", option, path, error)
-                 : mistake("%s: %s holds more than %d bytes", option, path,
-                           (int)WEFTD_TOKEN_MAX);
+    return n < 0 ? weftd_mistake("%s: cannot read %s: errno %d", option, path, error)
+                 : weftd_mistake("%s: %s holds more than %d bytes", option, path,
+                                 (int)WEFTD_TOKEN_MAX);
   }
   size_t len = (size_t)n;
   while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == '\r')) {
     text[--len] = '\0';
   }
   *out = text;
-  return len == 0 ? mistake("%s: %s is empty", option, path)
+  return len == 0 ? weftd_mistake("%s: %s is empty", option, path)
          : strlen(text) != len || strpbrk(text, "\r\n")
-             ? mistake("%s: %s holds more than one line of text", option, path)
+             ? weftd_mistake("%s: %s holds more than one line of text", option, path)
              : 0;
 }
 
@@ -330,8 +250,9 @@ static unsigned read_root(weftd_opts *o)
     return 0;
   }
   o->root_path = realpath(o->weights_root, NULL);
-  return o->root_path ? 0
-                      : mistake("--weights-root: %s: errno %d", o->weights_root, errno);
+  return o->root_path
+             ? 0
+             : weftd_mistake("--weights-root: %s: errno %d", o->weights_root, errno);
 }
 
 static unsigned read_dev(weftd_opts *o)
@@ -342,7 +263,7 @@ static unsigned read_dev(weftd_opts *o)
   }
   uint64_t n;
   if (!read_number(*text == '-' ? text + 1 : text, &n)) {
-    return mistake("VLLM_SERVER_DEV_MODE: '%s' is not a number", text);
+    return weftd_mistake("VLLM_SERVER_DEV_MODE: '%s' is not a number", text);
   }
   o->dev = n != 0;
   return 0;
@@ -373,18 +294,19 @@ static unsigned read_rank(weftd_opts *o)
     uint64_t r = 0;
     uint64_t s = 0;
     if (!read_number(rank, &r) || !read_number(size, &s)) {
-      return mistake("%s=%s, %s=%s: not numbers", names[i][0], rank, names[i][1], size);
+      return weftd_mistake("%s=%s, %s=%s: not numbers", names[i][0], rank, names[i][1],
+                           size);
     }
     o->rank = o->has_rank ? o->rank : r;
     o->world_size = o->has_world_size ? o->world_size : s;
     o->has_rank = o->has_world_size = true;
   }
   if (!o->has_rank || !o->has_world_size) {
-    return mistake("--rank and --world-size are needed (or RANK and WORLD_SIZE)");
+    return weftd_mistake("--rank and --world-size are needed (or RANK and WORLD_SIZE)");
   }
   return o->world_size == 0 || o->world_size > WORKERS_MAX || o->rank >= o->world_size
-             ? mistake("rank %" PRIu64 " of %" PRIu64 " is impossible", o->rank,
-                       o->world_size)
+             ? weftd_mistake("rank %" PRIu64 " of %" PRIu64 " is impossible", o->rank,
+                             o->world_size)
              : 0;
 }
 
@@ -396,22 +318,23 @@ static unsigned check_sizes(weftd_opts *o)
   o->dp_size = o->dp_size ? o->dp_size : 1;
   if (o->tp > WORKERS_MAX || o->pp > WORKERS_MAX || o->tp * o->pp > WORKERS_MAX ||
       o->workers > WORKERS_MAX || o->dp_size > UINT32_MAX) {
-    return mistake("at most %d workers", (int)WORKERS_MAX);
+    return weftd_mistake("at most %d workers", (int)WORKERS_MAX);
   }
   if (o->has_workers && o->workers == 0) {
-    return mistake("--workers: at least 1");
+    return weftd_mistake("--workers: at least 1");
   }
   if (o->has_workers && !shape) {
     o->tp = o->workers;
   }
   if (o->has_workers && o->workers != o->tp * o->pp) {
-    return mistake("--workers %" PRIu64 " is not --tp %" PRIu64 " times --pp %" PRIu64,
-                   o->workers, o->tp, o->pp);
+    return weftd_mistake("--workers %" PRIu64 " is not --tp %" PRIu64
+                         " times --pp %" PRIu64,
+                         o->workers, o->tp, o->pp);
   }
   o->workers = o->tp * o->pp;
   return o->dp_index >= o->dp_size
-             ? mistake("--dp-index %" PRIu64 " is not below --dp-size %" PRIu64,
-                       o->dp_index, o->dp_size)
+             ? weftd_mistake("--dp-index %" PRIu64 " is not below --dp-size %" PRIu64,
+                             o->dp_index, o->dp_size)
              : 0;
 }
 
@@ -421,21 +344,22 @@ static unsigned check_access(const weftd_opts *o)
   for (size_t i = 0; i < o->listen_count; i++) {
     weft_why why;
     if (weft_http_address_check(o->listen[i], &why) != WEFT_OK) {
-      bad += mistake("--listen: %s", why.text);
+      bad += weftd_mistake("--listen: %s", why.text);
       continue;
     }
     if (weft_http_is_loopback(o->listen[i])) {
       continue;
     }
     if (!o->token_file && !o->insecure) {
-      bad += mistake("--listen %s is not a loopback address: give --token-file, or "
-                     "say --insecure",
-                     o->listen[i]);
+      bad += weftd_mistake("--listen %s is not a loopback address: give --token-file, or "
+                           "say --insecure",
+                           o->listen[i]);
     }
-    if (!o->weights_root && o->mode == WEFTD_ENGINE) {
-      bad += mistake("--listen %s is not a loopback address: give --weights-root, the "
-                     "directory that weights may be loaded from",
-                     o->listen[i]);
+    if (!o->weights_root && o->mode == WEFTD_ENGINE && o->replica_count == 0) {
+      bad +=
+          weftd_mistake("--listen %s is not a loopback address: give --weights-root, the "
+                        "directory that weights may be loaded from",
+                        o->listen[i]);
     }
   }
   return bad;
@@ -445,19 +369,22 @@ static unsigned check_pause(const weftd_opts *o)
 {
   enum { DAY_S = 86400 };
   return o->has_pause_lease && (o->pause_lease_s == 0 || o->pause_lease_s > DAY_S)
-             ? mistake("--pause-lease: from 1 to %d seconds", (int)DAY_S)
+             ? weftd_mistake("--pause-lease: from 1 to %d seconds", (int)DAY_S)
              : 0;
 }
 
 static unsigned check_join(const weftd_opts *o)
 {
   unsigned bad = 0;
+  if (o->replica_count > 0) {
+    return 0; /* weftd_fleet.c */
+  }
   if (o->mode == WEFTD_ENGINE && o->join && !o->workers_join) {
-    bad +=
-        mistake("--join is where workers announce themselves: it needs --workers-join");
+    bad += weftd_mistake(
+        "--join is where workers announce themselves: it needs --workers-join");
   }
   if (o->join && strncmp(o->join, "tcp://", 6) == 0 && !o->join_token_file) {
-    bad += mistake("--join %s: over tcp it needs --join-token-file", o->join);
+    bad += weftd_mistake("--join %s: over tcp it needs --join-token-file", o->join);
   }
   return bad;
 }
@@ -467,15 +394,15 @@ static unsigned check_mode(weftd_opts *o)
   if (o->mode == WEFTD_WORKER) {
     unsigned bad = read_rank(o);
     if (o->listen_count > 1) {
-      bad += mistake("--listen: a worker has one socket");
+      bad += weftd_mistake("--listen: a worker has one socket");
     }
     if (!o->join && o->listen_count == 0) {
-      bad += mistake("--join URL is needed, the engine's join socket");
+      bad += weftd_mistake("--join URL is needed, the engine's join socket");
     }
     return bad;
   }
   if (o->mode == WEFTD_ACCEPTOR && !o->engine) {
-    return mistake("--engine URL is needed, the engine's control socket");
+    return weftd_mistake("--engine URL is needed, the engine's control socket");
   }
   if (o->listen_count == 0) {
     o->listen[o->listen_count++] = "127.0.0.1:8000";
@@ -500,15 +427,18 @@ unsigned weftd_opts_read(weftd_opts *o, int argc, char **argv)
   read_pickle(o);
   bad += read_token("--token-file", o->token_file, &o->token);
   bad += read_token("--join-token-file", o->join_token_file, &o->join_token);
+  bad += read_token("--replica-token-file", o->replica_token_file, &o->replica_token);
+  bad += read_token("--member-token-file", o->member_token_file, &o->member_token);
   bad += read_root(o);
   bad += check_sizes(o);
   bad += check_mode(o);
   bad += check_join(o);
+  bad += o->mode == WEFTD_ENGINE ? weftd_fleet_check(o) : 0;
   bad += check_pause(o);
   if (o->backend && strcmp(o->backend, "host") != 0 && strcmp(o->backend, "nccl") != 0 &&
       strcmp(o->backend, "ipc") != 0) {
-    bad += mistake("--backend %s: not in this build; there are: host, nccl, ipc",
-                   o->backend);
+    bad += weftd_mistake("--backend %s: not in this build; there are: host, nccl, ipc",
+                         o->backend);
   }
   return bad;
 }
@@ -517,5 +447,7 @@ void weftd_opts_fini(weftd_opts *o)
 {
   free(o->token);
   free(o->join_token);
+  free(o->replica_token);
+  free(o->member_token);
   free(o->root_path);
 }

@@ -40,6 +40,9 @@ typedef struct weft_worker_opts {
   uint32_t gpu;
   bool allow_ipc_pickle;
   const char *manifest; /* as of weft_engine_opts; NULL = none */
+  /* Readers are served only while the engine grants it, as of one that joined: a child's
+   * engine that is itself a member of a fleet. */
+  bool need_grant;
 } weft_worker_opts;
 WEFT_API weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
     WEFT_MUST_USE;

@@ -97,6 +97,17 @@ typedef struct weft_engine_opts {
   bool require_pause;      /* a start while not paused is refused, so is a resume in a
                               session */
   uint64_t pause_lease_ms; /* paused for longer: not ready, and says why; 0 = never */
+  /* A fleet's coordinator: the doors (member_url) of its engines.  It has no workers of
+   * its own and needs state_dir; its tp and pp are those of each engine; what concerns
+   * workers is not used.  join_url: where the engines come back to; NULL = chosen to be
+   * reached from them. */
+  const char *const *replicas; /* [replica_count], at most 256 */
+  size_t replica_count;
+  const char *replica_token; /* needed on tcp:// */
+  /* A member of a fleet: its door, where the coordinator invites it.  It serves, and
+   * changes its version, only as its coordinator says; needs state_dir. */
+  const char *member_url;
+  const char *member_token; /* the coordinator's replica_token; needed on tcp:// */
 } weft_engine_opts;
 
 /* Starts actors, sockets and workers, and returns before the workers are up.
@@ -137,6 +148,8 @@ typedef struct weft_engine_info { /* all borrowed until the engine's end; "" = h
   const char *const *http; /* [http_count] as bound */
   size_t http_count;
   uint32_t workers;
+  uint32_t replicas;      /* of a fleet's coordinator, which has no workers */
+  const char *member_url; /* a member's door */
 } weft_engine_info;
 /* Of an engine in this process; of a remote one only control_url is set. */
 WEFT_API void weft_engine_info_get(const weft_engine *engine, weft_engine_info *out);
