@@ -162,7 +162,9 @@ static weft_err make_members(weft_engine *e, const weft_engine_opts *o, weft_why
     .cudart = o->cudart,
     .nccl = o->nccl,
     .allow_ipc_pickle = o->allow_ipc_pickle,
-    .manifest = e->manifest_copy,
+    .manifest = e->manifest.copy,
+    .draft = o->draft,
+    .draft_manifest = e->draft_manifest.copy,
     .fleet = e->fleet,
     .replicas = e->replicas > 0
   };
@@ -217,8 +219,11 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
     .require_pause = o->require_pause,
     .pause_lease_ms =
         o->pause_lease_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)o->pause_lease_ms,
-    .manifest = e->manifest,
-    .manifest_count = e->manifest_count,
+    .manifest = e->manifest.named,
+    .manifest_count = e->manifest.count,
+    .draft = o->draft,
+    .draft_manifest = e->draft_manifest.named,
+    .draft_manifest_count = e->draft_manifest.count,
     .last_sequence = e->state ? weft_journal_sequence(e->state) : 0,
     .on_visible = on_visible,
     .on_visible_arg = e,
@@ -351,7 +356,7 @@ static weft_err make_actors(weft_engine *e, const weft_engine_opts *o, unsigned 
                                .on_ready_arg = e };
   err = weft_runtime_spawn(e->rt, 0, &wefti_hub_class, &hub, NULL, &e->hub);
   if (err == WEFT_OK && o->restore) {
-    err = wefti_state_restore(e);
+    err = wefti_state_restore(e, o->draft);
   }
   if (err == WEFT_OK) {
     err = wefti_members_begin(e->members, e->supervisor, e->join_url, why);

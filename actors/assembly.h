@@ -103,6 +103,8 @@ typedef struct wefti_members_opts {
   const char *cudart, *nccl;         /* of children and threads */
   bool allow_ipc_pickle;
   const char *manifest; /* likewise */
+  bool draft;
+  const char *draft_manifest;
   wefti_fleet *fleet;   /* NULL: in none */
   bool replicas;        /* who joins are engines */
 } wefti_members_opts;
@@ -139,6 +141,11 @@ typedef struct wefti_hub_args {
 /* RESYNC with the socket's request number as corr goes to the publisher and back. */
 extern const weft_actor_class wefti_hub_class;
 
+typedef struct wefti_kept_manifest {
+  char *named, *copy; /* as the options name it, and what workers read; NULL = none */
+  size_t count;
+} wefti_kept_manifest;
+
 struct weft_engine {
   weft_runtime *rt;
   bool remote, started;
@@ -163,8 +170,7 @@ struct weft_engine {
   weft_alarm *ending;
   uint64_t ending_since_ms;
   bool told_children;
-  char *manifest, *manifest_copy; /* as named, and what workers read; NULL = none */
-  size_t manifest_count;
+  wefti_kept_manifest manifest, draft_manifest;
   wefti_visible_ring visible;
   char boot_text[32], engine_id[128];
   char events_url[WEFTI_URL_MAX], snapshot_url[WEFTI_URL_MAX];
@@ -176,9 +182,9 @@ struct weft_engine {
 /* assembly_opts.c: the first mistake. */
 weft_err wefti_opts_check(const weft_engine_opts *o, weft_why *why) WEFT_MUST_USE;
 
-/* assembly_manifest.c: reads the manifest, if opts name one, and keeps a copy in the run
+/* assembly_manifest.c: reads the manifests that opts name and keeps copies in the run
  * directory: a worker that starts later must not find another file there, or none.  drop
- * removes it. */
+ * removes them. */
 weft_err wefti_manifest_keep(weft_engine *e, const weft_engine_opts *o, weft_why *why)
     WEFT_MUST_USE;
 void wefti_manifest_drop(weft_engine *e);
@@ -190,7 +196,7 @@ weft_err wefti_state_open(weft_engine *e, const weft_engine_opts *o, weft_why *w
 /* The journal's actor: on the last loop, its own, when there is a state directory. */
 weft_err wefti_state_spawn(weft_engine *e, unsigned loops) WEFT_MUST_USE;
 /* Once the engine is there: loads the last commit's files again. */
-weft_err wefti_state_restore(weft_engine *e) WEFT_MUST_USE;
+weft_err wefti_state_restore(weft_engine *e, bool draft) WEFT_MUST_USE;
 
 /* assembly_watch.c: a thread that follows the events of an engine elsewhere and posts
  * EVENT and EVENT_STATUS to an actor; what was missed for good comes as a status and an

@@ -61,6 +61,10 @@ static void fill_args(arg_list *list, const wefti_members *m, const wefti_child 
   add_text(list, "--cudart", m->cudart);
   add_text(list, "--nccl", m->nccl);
   add_text(list, "--manifest", m->manifest);
+  add_text(list, "--draft-manifest", m->draft_manifest);
+  if (m->draft) {
+    list->argv[list->count++] = "--draft";
+  }
   if (m->allow_ipc_pickle) {
     list->argv[list->count++] = "--allow-ipc-pickle";
   }
@@ -305,7 +309,8 @@ static weft_err copy_opts(wefti_members *m, const wefti_members_opts *opts)
                 { opts->join_token, &m->join_token },
                 { opts->cudart, &m->cudart },
                 { opts->nccl, &m->nccl },
-                { opts->manifest, &m->manifest } };
+                { opts->manifest, &m->manifest },
+                { opts->draft_manifest, &m->draft_manifest } };
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
     if (texts[i].from) {
       *texts[i].to = strdup(texts[i].from);
@@ -320,6 +325,7 @@ static weft_err copy_opts(wefti_members *m, const wefti_members_opts *opts)
   m->pp = opts->pp;
   m->copy_threads = opts->copy_threads;
   m->allow_ipc_pickle = opts->allow_ipc_pickle;
+  m->draft = opts->draft;
   m->log_level = opts->log_level;
   m->fleet = opts->fleet;
   m->replicas = opts->replicas;
@@ -391,5 +397,6 @@ void wefti_members_destroy(wefti_members *m)
   free(m->cudart);
   free(m->nccl);
   free(m->manifest);
+  free(m->draft_manifest);
   free(m);
 }

@@ -59,20 +59,35 @@ weft_err wefti_state_spawn(weft_engine *e, unsigned loops)
                             &e->journal);
 }
 
-weft_err wefti_state_restore(weft_engine *e)
+static void add_set(wefti_restore_args *args, const weft_journal_record *record)
 {
-  const weft_journal_record *last = weft_journal_weights(e->state);
-  if (!last) {
+  if (record) {
+    args->sets[args->count++] = (wefti_restore_set){ .draft = record->draft,
+                                                     .sources = record->sources,
+                                                     .version = record->version,
+                                                     .declared = record->declared,
+                                                     .digest_hi = record->digest_hi,
+                                                     .digest_lo = record->digest_lo,
+                                                     .sequence = record->sequence };
+  }
+}
+
+weft_err wefti_state_restore(weft_engine *e, bool draft)
+{
+  const weft_journal_record *older = weft_journal_weights(e->state);
+  const weft_journal_record *newer = draft ? weft_journal_draft(e->state) : NULL;
+  if (older && newer && older->sequence > newer->sequence) {
+    const weft_journal_record *both = older;
+    older = newer;
+    newer = both;
+  }
+  wefti_restore_args args = { .engine = e->core,
+                              .last_sequence = weft_journal_sequence(e->state) };
+  add_set(&args, older);
+  add_set(&args, newer);
+  if (args.count == 0) {
     return WEFT_OK; /* no weights were ever committed */
   }
-  const wefti_restore_args args = { .engine = e->core,
-                                    .sources = last->sources,
-                                    .version = last->version,
-                                    .declared = last->declared,
-                                    .digest_hi = last->digest_hi,
-                                    .digest_lo = last->digest_lo,
-                                    .sequence = last->sequence,
-                                    .last_sequence = weft_journal_sequence(e->state) };
   weft_actor_id restore;
   return weft_runtime_spawn(e->rt, 0, &wefti_restore_class, &args, NULL, &restore);
 }

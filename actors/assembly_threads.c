@@ -48,7 +48,9 @@ weft_err wefti_threads_create(wefti_members *m, weft_why *why)
                              .cudart = m->cudart,
                              .nccl = m->nccl,
                              .allow_ipc_pickle = m->allow_ipc_pickle,
-                             .manifest = m->manifest };
+                             .manifest = m->manifest,
+                             .draft = m->draft,
+                             .draft_manifest = m->draft_manifest };
   for (uint32_t r = 0; r < m->world_size; r++) {
     opts.rank = r;
     const weft_err err = wefti_device_create(&opts, &m->threads[r].device, why);

@@ -174,7 +174,9 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                      .has_gpu = o->has_gpu,
                                      .gpu = o->gpu,
                                      .allow_ipc_pickle = o->allow_ipc_pickle,
-                                     .manifest = o->manifest };
+                                     .manifest = o->manifest,
+                                     .draft = o->draft,
+                                     .draft_manifest = o->draft_manifest };
   err = wefti_device_create(&device, &w->device, why);
   if (err == WEFT_OK) {
     wefti_device_owns_process(w->device);

@@ -114,7 +114,7 @@ static weft_err session_job(device_actor *self, const weft_device_run *m,
   const bool init = m->what == WEFT_TRANSFER_INIT;
   weft_err err;
   if (m->job == WEFT_DEVICE_OPEN) {
-    err = wefti_session_open(s, m->epoch, m->strict != 0, why);
+    err = wefti_session_open(s, m, why);
   } else if (m->job == WEFT_DEVICE_ACCEPT) {
     err = init ? accept_init(s, m, &who, why)
                : wefti_session_accept(s, m->info, &who, out, why);
@@ -199,6 +199,10 @@ static void answer(weft_ctx *ctx, const weft_device_run *m, weft_err err,
     .missing = r->missing,
     .elapsed_us = (weft_now_ns(ctx) - since_ns) / 1000,
     .json = r->json,
+    .set_tensors = r->set_tensors,
+    .set_bytes = r->set_bytes,
+    .set_digest_hi = r->set_digest[0],
+    .set_digest_lo = r->set_digest[1],
   };
   (void)weft_reply(ctx, weft_return_of(&m->h), weft_msg_make(ctx, &done.h));
 }

@@ -19,8 +19,10 @@ struct wefti_device {
   weft_store *store;
   weft_memory *memory;
   const weft_transfer_ops *transfer;
-  void *backend;            /* transfer's state */
-  wefti_manifest *manifest; /* the tensors it may hold; NULL = any.  Constant */
+  void *backend;                  /* transfer's state */
+  wefti_manifest *manifest;       /* the tensors it may hold; NULL = any.  Constant */
+  bool draft;                     /* there is a second set, of a draft model.  Constant */
+  wefti_manifest *draft_manifest; /* of it */
   uint32_t tp, pp;
   uint32_t pid;
   bool own_process;
@@ -65,6 +67,8 @@ typedef struct wefti_device_session {
   wefti_device *device;
   uint64_t epoch;    /* 0 = none */
   bool foreign;      /* the live set is not what the session builds on: share nothing */
+  bool draft;        /* it writes the draft model's set */
+  bool alone;        /* its result holds that set only */
   weft_buf *init;    /* accepted init_info */
   weft_plan *plan;   /* accepted, not received yet */
   uint32_t *by_name; /* [plan->count] positions in the plan, in name order */
@@ -81,11 +85,13 @@ typedef struct wefti_device_result {
   bool correctable;
   uint64_t digest_hi, digest_lo;
   uint64_t tensors, bytes, received, received_bytes, missing;
-  weft_buf *json; /* owned; or NULL */
+  uint64_t set_tensors, set_bytes, set_digest[2]; /* of the set that was written */
+  weft_buf *json;                                 /* owned; or NULL */
 } wefti_device_result;
 
-/* Opens epoch.  Errors: STATE (another one is open), UNAVAIL (no slot for its result). */
-weft_err wefti_session_open(wefti_device_session *s, uint64_t epoch, bool foreign,
+/* Opens the epoch of how, with its draft, alone and foreign (strict).  Errors: STATE
+ * (another one is open), UNAVAIL (no slot for its result). */
+weft_err wefti_session_open(wefti_device_session *s, const weft_device_run *how,
                             weft_why *why) WEFT_MUST_USE;
 /* Checks update_info against the live set and makes room.  A failure of this or of
  * receive leaves the session for wefti_session_close. */
@@ -103,6 +109,39 @@ weft_err wefti_session_install(wefti_device_session *s, bool strict,
 /* Forgets all that the session staged; what it installed stays installed. */
 void wefti_session_close(wefti_device_session *s);
 
+/* ---- the two sets of one snapshot (device_set.c).  Readers pin both at once, so the
+ * draft model's tensors are in it beside the main model's, under names that begin with
+ * "draft:"; in byte order of names they lie together.  Without a draft model all is main.
+ */
+typedef struct wefti_set {
+  const weft_snapshot *snapshot; /* borrowed; NULL = nothing is live */
+  size_t at, end;                /* the next tensor, and behind the last */
+  size_t hole, behind;           /* [hole, behind) are the other set's */
+  size_t skip;                   /* bytes in front of the client's name */
+  bool draft;
+} wefti_set;
+wefti_set wefti_set_of(const wefti_device *device, const weft_snapshot *snapshot,
+                       bool draft);
+size_t wefti_set_count(const wefti_set *set);      /* from at on */
+const weft_tensor *wefti_set_next(wefti_set *set); /* NULL behind the last */
+const weft_tensor *wefti_set_find(const wefti_set *set, const char *name);
+/* Does a tensor of a snapshot belong to the session's set? */
+bool wefti_session_owns(const wefti_device_session *s, const weft_tensor *t);
+/* The client's name of a tensor of the session's set. */
+const char *wefti_session_name(const wefti_device_session *s, const weft_tensor *t);
+const wefti_manifest *wefti_session_manifest(const wefti_device_session *s);
+/* name as it stands in snapshots: itself, or made in *made, which the caller frees.  NULL
+ * = out of memory. */
+const char *wefti_session_full_name(const wefti_device_session *s, const char *name,
+                                    char **made);
+/* INVAL with the names that only the other set may have. */
+weft_err wefti_session_check_names(const wefti_device_session *s, weft_why *why)
+    WEFT_MUST_USE;
+/* Fills out's set_…; whole: digest of all entries.  Errors: NOMEM. */
+weft_err wefti_session_sum(const wefti_device_session *s, const wefti_entry *entries,
+                           size_t count, const uint64_t whole[2],
+                           wefti_device_result *out) WEFT_MUST_USE;
+
 /* ---- the plan's tensors in name order (device_order.c) */
 /* [plan->count] positions; the caller frees them or hands them to keep.  Errors:
  * OVERFLOW, NOMEM. */
@@ -114,9 +153,10 @@ void wefti_order_keep(wefti_device *device, uint32_t *order, size_t count);
  * Errors: INVAL, UNSUPPORTED. */
 weft_err wefti_tensor_check(const weft_plan_tensor *t, const weft_tensor *have,
                             const char *whose, weft_why *why) WEFT_MUST_USE;
-/* Whether live has each of plan's tensors with another dtype or shape; why says which. */
+/* Whether the live set has each of plan's tensors with another dtype or shape; why says
+ * which. */
 weft_err wefti_plan_check(const weft_plan *plan, const uint32_t *by_name,
-                          const weft_snapshot *live, weft_why *why) WEFT_MUST_USE;
+                          const wefti_set *live, weft_why *why) WEFT_MUST_USE;
 
 /* ---- what came, with those tensors that the manifest ties to it (device_tied.c) */
 typedef struct wefti_arrivals {

@@ -15,6 +15,8 @@ typedef struct merged {
   wefti_entry *entries; /* [count], borrowed cells */
   size_t count;
   uint64_t bytes;
+  uint64_t others; /* live tensors of the other set */
+  /* Of the session's set: */
   wefti_names missing; /* live tensors that did not come, then the absent ones */
   wefti_names absent;  /* tensors of the manifest that are neither live nor came */
 } merged;
@@ -25,23 +27,38 @@ static void add(merged *m, const wefti_entry *entry)
   m->bytes += entry->t.bytes;
 }
 
-static void miss(merged *m, const weft_snapshot *live, size_t at, bool share)
+/* A live tensor did not come: its bytes stay.  The other set is not this session's. */
+static void keep(const wefti_device_session *s, merged *m, const weft_snapshot *live,
+                 size_t at)
 {
-  wefti_names_add(&m->missing, live->tensors[at].name);
-  if (share) {
-    add(m, &(wefti_entry){ live->tensors[at], wefti_snapshot_cell(live, at) });
+  const weft_tensor *t = &live->tensors[at];
+  const bool own = wefti_session_owns(s, t);
+  if (own) {
+    wefti_names_add(&m->missing, wefti_session_name(s, t));
+  } else {
+    m->others++;
+  }
+  if (!s->foreign && (own || !s->alone)) {
+    add(m, &(wefti_entry){ *t, wefti_snapshot_cell(live, at) });
   }
 }
 
-static void find_absent(const wefti_manifest *manifest, merged *m)
+static int compare_own(const wefti_device_session *s, const weft_tensor *t,
+                       const char *name)
 {
+  return wefti_session_owns(s, t) ? strcmp(wefti_session_name(s, t), name) : -1;
+}
+
+static void find_absent(const wefti_device_session *s, merged *m)
+{
+  const wefti_manifest *manifest = wefti_session_manifest(s);
   size_t at = 0;
   for (size_t k = 0; manifest && k < manifest->count; k++) {
     const char *name = manifest->tensors[k].name;
-    while (at < m->count && strcmp(m->entries[at].t.name, name) < 0) {
+    while (at < m->count && compare_own(s, &m->entries[at].t, name) < 0) {
       at++;
     }
-    if (at == m->count || strcmp(m->entries[at].t.name, name) != 0) {
+    if (at == m->count || compare_own(s, &m->entries[at].t, name) != 0) {
       wefti_names_add(&m->absent, name);
     }
   }
@@ -67,14 +84,14 @@ static weft_err merge(const wefti_device_session *s, const wefti_arrivals *came,
                           ? -1
                           : strcmp(came->rows[i]->t.name, live->tensors[j].name);
     if (order > 0) {
-      miss(m, live, j, !s->foreign);
+      keep(s, m, live, j);
     } else {
       add(m, came->rows[i]);
       i++;
     }
     j += order >= 0;
   }
-  find_absent(s->device->manifest, m);
+  find_absent(s, m);
   return WEFT_OK;
 }
 
@@ -107,15 +124,19 @@ static weft_err check_coverage(const wefti_device_session *s, bool strict,
         " did not come: %s",
         m->missing.count, names);
   }
-  const bool listed = s->device->manifest != NULL;
+  if (s->foreign && s->draft && m->others > 0) {
+    return weft_whyf(why, WEFT_E_FAILED,
+                     "the live main model is not the engine's; push that one first");
+  }
+  const bool listed = wefti_session_manifest(s) != NULL;
   const wefti_names *lacking = listed ? &m->absent : &m->missing;
   if (!strict || lacking->count == 0) {
     return WEFT_OK;
   }
   wefti_names_text(lacking, names, sizeof names);
   out->correctable = true;
-  return weft_whyf(why, WEFT_E_CONFLICT, "strict coverage: %" PRIu64 " %s: %s",
-                   lacking->count,
+  return weft_whyf(why, WEFT_E_CONFLICT, "strict coverage%s: %" PRIu64 " %s: %s",
+                   s->draft ? " of the draft model" : "", lacking->count,
                    listed ? "tensors of the manifest are neither live nor came"
                           : "live tensors did not come",
                    names);
@@ -128,6 +149,9 @@ static weft_err install(wefti_device_session *s, const merged *m,
   const weft_snapshot *snapshot;
   wefti_device *device = s->device;
   weft_err err = wefti_entries_digest(m->entries, m->count, digest);
+  if (err == WEFT_OK) {
+    err = wefti_session_sum(s, m->entries, m->count, digest, out);
+  }
   if (err == WEFT_OK) {
     err = names_json(m, &out->json);
   }

@@ -133,6 +133,22 @@ static const weft_transfer_ops *backend_named(const char *name)
   return NULL;
 }
 
+static weft_err load_manifests(wefti_device *device, const wefti_device_opts *opts,
+                               weft_why *why)
+{
+  if (opts->draft_manifest && !opts->draft) {
+    return weft_whyf(why, WEFT_E_INVAL,
+                     "draft manifest: no draft model is configured; see --draft");
+  }
+  weft_err err = opts->manifest
+                     ? wefti_manifest_load(opts->manifest, &device->manifest, why)
+                     : WEFT_OK;
+  if (err == WEFT_OK && opts->draft_manifest) {
+    err = wefti_manifest_load(opts->draft_manifest, &device->draft_manifest, why);
+  }
+  return err;
+}
+
 weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
                              weft_why *why)
 {
@@ -153,9 +169,8 @@ weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
   device->tp = opts->tp > 0 ? opts->tp : 1;
   device->pp = opts->pp > 0 ? opts->pp : 1;
   device->pid = (uint32_t)getpid();
-  weft_err err = opts->manifest
-                     ? wefti_manifest_load(opts->manifest, &device->manifest, why)
-                     : WEFT_OK;
+  device->draft = opts->draft;
+  weft_err err = load_manifests(device, opts, why);
   if (err == WEFT_OK) {
     err = device_fill(device, opts, why);
   }
@@ -178,6 +193,7 @@ void wefti_device_destroy(wefti_device *device)
   weft_store_destroy(device->store); /* its cells go back to memory */
   weft_memory_destroy(device->memory);
   wefti_manifest_free(device->manifest);
+  wefti_manifest_free(device->draft_manifest);
   free(device->order);
   free(device);
 }

@@ -140,23 +140,24 @@ weft_err wefti_tensor_check(const weft_plan_tensor *t, const weft_tensor *have,
 }
 
 weft_err wefti_plan_check(const weft_plan *plan, const uint32_t *by_name,
-                          const weft_snapshot *live, weft_why *why)
+                          const wefti_set *live, weft_why *why)
 {
-  const size_t live_count = live ? live->tensor_count : 0;
-  const bool search = plan->count < live_count / SEARCH_BELOW;
-  size_t at = 0;
+  const bool search = plan->count < wefti_set_count(live) / SEARCH_BELOW;
+  wefti_set walk = *live;
+  const weft_tensor *at = search ? NULL : wefti_set_next(&walk);
   for (size_t i = 0; i < plan->count; i++) {
     const weft_plan_tensor *t = &plan->tensors[by_name[i]];
-    const weft_tensor *have = search ? weft_snapshot_find(live, t->name) : NULL;
-    while (!search && at < live_count && !have) {
-      const int order = strcmp(live->tensors[at].name, t->name);
+    const weft_tensor *have = search ? wefti_set_find(live, t->name) : NULL;
+    while (at && !have) {
+      const int order = strcmp(at->name + live->skip, t->name);
       if (order > 0) {
         break;
       }
-      have = order == 0 ? &live->tensors[at] : NULL;
-      at++;
+      have = order == 0 ? at : NULL;
+      at = wefti_set_next(&walk);
     }
-    const weft_err err = wefti_tensor_check(t, have, "the live one", why);
+    const weft_err err = wefti_tensor_check(
+        t, have, live->draft ? "the draft model's live one" : "the live one", why);
     if (err != WEFT_OK) {
       return err;
     }

@@ -11,7 +11,7 @@
 
 enum { COMPACT_SLACK = 1024 /* repeats that may wait until the next compaction */ };
 
-weft_err wefti_session_open(wefti_device_session *s, uint64_t epoch, bool foreign,
+weft_err wefti_session_open(wefti_device_session *s, const weft_device_run *how,
                             weft_why *why)
 {
   if (s->epoch != 0) {
@@ -19,8 +19,10 @@ weft_err wefti_session_open(wefti_device_session *s, uint64_t epoch, bool foreig
   }
   const weft_err err = wefti_store_room(s->device->store, why);
   if (err == WEFT_OK) {
-    s->epoch = epoch;
-    s->foreign = foreign;
+    s->epoch = how->epoch;
+    s->foreign = how->strict != 0;
+    s->draft = how->draft != 0;
+    s->alone = how->alone != 0;
   }
   return err;
 }
@@ -49,15 +51,32 @@ static weft_err check_plan(wefti_device_session *s, weft_why *why)
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "%zu tensors: %s", s->plan->count, weft_strerror(err));
   }
-  if (s->device->manifest) {
-    err = wefti_manifest_check(s->device->manifest, s->plan, s->by_name, why);
-    if (err != WEFT_OK) {
-      return err;
-    }
+  err = wefti_session_check_names(s, why);
+  const wefti_manifest *manifest = wefti_session_manifest(s);
+  if (err == WEFT_OK && manifest) {
+    err = wefti_manifest_check(manifest, s->plan, s->by_name,
+                               s->draft ? "draft manifest" : "manifest", why);
+  }
+  if (err != WEFT_OK) {
+    return err;
   }
   const weft_snapshot *live = s->foreign ? NULL : wefti_store_base(s->device->store);
-  err = wefti_plan_check(s->plan, s->by_name, live, why);
+  const wefti_set set = wefti_set_of(s->device, live, s->draft);
+  err = wefti_plan_check(s->plan, s->by_name, &set, why);
   weft_store_unpin(s->device->store, live);
+  return err;
+}
+
+static weft_err make_cell(const wefti_device_session *s, const weft_tensor *want,
+                          const weft_extent *extent, wefti_entry *out)
+{
+  char *made;
+  weft_tensor named = *want;
+  named.name = wefti_session_full_name(s, want->name, &made);
+  const weft_err err = named.name
+                           ? wefti_cell_create(&named, s->device->memory, extent, out)
+                           : WEFT_E_NOMEM;
+  free(made);
   return err;
 }
 
@@ -86,7 +105,7 @@ static weft_err make_room(wefti_device_session *s, weft_why *why)
     if (err != WEFT_OK) {
       return err;
     }
-    err = wefti_cell_create(&want, memory, &extent, &s->room[i]);
+    err = make_cell(s, &want, &extent, &s->room[i]);
     if (err != WEFT_OK) {
       weft_memory_free(memory, &extent);
       return weft_whyf(why, err, "tensor '%.200s': %s", t->name, weft_strerror(err));

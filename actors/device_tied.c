@@ -15,7 +15,8 @@ static void plain(const wefti_device_session *s, wefti_arrivals *out)
 
 static bool is_staged(const wefti_device_session *s, size_t at, const char *name)
 {
-  return at < s->staged_count && strcmp(s->staged[at].entry.t.name, name) == 0;
+  return at < s->staged_count &&
+         strcmp(wefti_session_name(s, &s->staged[at].entry.t), name) == 0;
 }
 
 /* leader [m->count]: for the first of each group the position in staged, plus 1, of the
@@ -43,13 +44,24 @@ static weft_err choose(const wefti_device_session *s, const wefti_manifest *m,
       return weft_whyf(why, WEFT_E_CONFLICT,
                        "tensors '%.200s' and '%.200s' are tied but came with different "
                        "bytes",
-                       other->name, came->name);
+                       wefti_session_name(s, other), wefti_session_name(s, came));
     }
   }
   return at == s->staged_count
              ? WEFT_OK
              : weft_whyf(why, WEFT_E_STATE, "tensor '%.200s' is not in the manifest",
-                         s->staged[at].entry.t.name);
+                         wefti_session_name(s, &s->staged[at].entry.t));
+}
+
+static weft_err alias(const wefti_device_session *s, const char *name, size_t of,
+                      wefti_entry *out)
+{
+  char *made;
+  const char *full = wefti_session_full_name(s, name, &made);
+  const weft_err err =
+      full ? wefti_cell_alias(full, &s->staged[of].entry, out) : WEFT_E_NOMEM;
+  free(made);
+  return err;
 }
 
 /* Manifest and staged are in name order, and nothing is staged that is not in the
@@ -63,8 +75,8 @@ static weft_err with_tied(const wefti_device_session *s, const wefti_manifest *m
     const size_t from = m->tied[k] == WEFTI_UNTIED ? 0 : leader[m->tied[k]];
     at += staged;
     if (from != 0 && !(staged && from == at)) {
-      const weft_err err = wefti_cell_alias(
-          m->tensors[k].name, &s->staged[from - 1].entry, &out->made[out->made_count]);
+      const weft_err err =
+          alias(s, m->tensors[k].name, from - 1, &out->made[out->made_count]);
       if (err != WEFT_OK) {
         return err;
       }
@@ -79,7 +91,7 @@ static weft_err with_tied(const wefti_device_session *s, const wefti_manifest *m
 weft_err wefti_arrivals_make(const wefti_device_session *s, wefti_arrivals *out,
                              bool *correctable, weft_why *why)
 {
-  const wefti_manifest *m = s->device->manifest;
+  const wefti_manifest *m = wefti_session_manifest(s);
   const bool ties = m && m->tied_count > 0;
   *out =
       (wefti_arrivals){ .rows = calloc(s->staged_count + (ties ? m->tied_count : 0) + 1,

@@ -14,6 +14,7 @@
  *   engine_pause.c    the pause flag
  *   engine_metrics.c  counters
  *   engine_digest.c   what all ranks have installed, as one digest
+ *   engine_sets.c     the main and the draft model's set of weights
  *   engine_history.c  what was committed or aborted, for the journal and for people */
 #ifndef WEFT_ACTORS_ENGINE_H
 #define WEFT_ACTORS_ENGINE_H
@@ -152,11 +153,18 @@ typedef struct engine_member {
   uint64_t digest_hi, digest_lo;
   uint64_t next_digest_hi, next_digest_lo;
   uint64_t next_tensors, next_bytes;
+  uint64_t next_sets[2]; /* tensors of the main and the draft set */
   weft_w_state reported; /* last answer; h and device unused */
   char device[320];      /* the last answer's: what a GPU worker runs on, or "" */
   engine_arrival arrival;
   char why[160]; /* why it is absent or lost */
 } engine_member;
+
+/* One of the two sets of weights in a snapshot. */
+typedef enum engine_which { SET_MAIN, SET_DRAFT, SETS } engine_which;
+typedef struct engine_set {
+  uint64_t tensors, bytes, digest_hi, digest_lo;
+} engine_set;
 
 /* ---- rounds */
 typedef enum engine_phase {
@@ -185,6 +193,7 @@ typedef struct engine_reply {
   weft_err err;
   bool correctable;
   uint64_t tensors, bytes, received, received_bytes, missing, digest_hi, digest_lo;
+  engine_set set; /* that the session wrote */
   weft_buf *json;
   uint64_t elapsed_us; /* as the worker measured */
   char text[ENGINE_TEXT_MAX / 2];
@@ -207,9 +216,10 @@ typedef struct engine_round {
 /* ---- the session and what runs in it */
 typedef struct engine_session {
   wefti_session_state state;
-  uint64_t epoch; /* of the session, or of the init under way */
-  bool draft;
-  bool list_form; /* ranks were sent different entries: their digests may differ */
+  uint64_t epoch;     /* of the session, or of the init under way */
+  engine_which which; /* set that it writes */
+  bool alone;         /* … and the other one ends with it: a rank has lost that one */
+  bool list_form;     /* ranks were sent different entries: their digests may differ */
   uint64_t opened_ms;
   uint64_t caller; /* who started it */
   uint64_t lease_timer;
@@ -225,8 +235,9 @@ typedef struct engine_visible {
   char version[ENGINE_VERSION_MAX + 1];
   bool declared; /* somebody has set the version string */
   uint64_t sequence, weights_sequence;
-  uint64_t digest_hi, digest_lo;
+  uint64_t digest_hi, digest_lo; /* of the whole snapshot, both sets */
   uint64_t tensors, bytes;
+  engine_set sets[SETS];
   uint64_t at_ms; /* Unix time */
 } engine_visible;
 
@@ -242,7 +253,9 @@ typedef struct engine_change {
   engine_visible next;
   uint64_t elapsed_ms;
   const char *operation;
-  weft_buf *sources; /* of the weights, or NULL */
+  engine_which which; /* set that was written */
+  bool alone;
+  weft_buf *sources; /* of that set, or NULL */
 } engine_change;
 
 typedef struct engine_last { /* of the newest finished update, for the status */
@@ -263,7 +276,9 @@ typedef struct engine {
   uint64_t issue_timer; /* a finish waits for an earlier life's grants; 0 = none */
   engine_last last;
   struct engine_history *history;
-  weft_buf *sources; /* of the visible weights, or NULL */
+  weft_buf *sources[SETS]; /* of the visible weights, or NULL */
+  bool was_reset;          /* since the last change of weights: all bytes are others */
+  bool draft_lost;         /* the draft set went with a rank that came back without it */
   engine_session session;
   engine_call *call;       /* the operation under way on the session; NULL = none */
   engine_call *abort_call; /* who asked for the abort under way */
@@ -316,6 +331,20 @@ void engine_wait_for_turn(weft_ctx *ctx, engine *e, engine_call *call); /* takes
 void engine_wake_waiting(weft_ctx *ctx, engine *e);
 void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer);
 void engine_caller_gone(weft_ctx *ctx, engine *e, uint64_t caller);
+
+/* ---- engine_sets.c */
+const char *engine_set_name(engine_which which); /* "main", "draft" */
+/* The set is visible, but not with every rank that would have to keep it. */
+bool engine_set_is_lost(const engine *e, engine_which which);
+/* After a FINISH that all have answered: is each set the same on every rank?  A rank that
+ * has lost its weights cannot know which tensors did not come.  false after the session
+ * was dropped. */
+bool engine_sets_are_whole(weft_ctx *ctx, engine *e);
+void engine_sets_next(const engine *e, engine_visible *next);
+/* Takes change's sources: its weights have become visible. */
+void engine_sets_visible(weft_ctx *ctx, engine *e, engine_change *change);
+void engine_jw_set_digest(weft_json_writer *w, const engine *e, engine_which which);
+void engine_jw_draft(weft_json_writer *w, const engine *e); /* of the status */
 
 /* ---- engine_rearm.c; after every message */
 void engine_rearm(weft_ctx *ctx, engine *e);
@@ -413,7 +442,7 @@ bool engine_serves(weft_ctx *ctx, const engine *e, char *reason, size_t cap);
 /* ---- engine_status.c */
 weft_buf *engine_status_json(weft_ctx *ctx, const engine *e); /* NULL = out of memory */
 void engine_publish_commit(weft_ctx *ctx, engine *e, const engine_visible *previous,
-                           bool label);
+                           bool label, engine_which which);
 void engine_publish_session(weft_ctx *ctx, engine *e, const char *what,
                             const char *reason);
 void engine_publish_worker(weft_ctx *ctx, engine *e, const engine_member *m,
@@ -436,11 +465,9 @@ weft_buf *engine_jw_take(weft_json_writer *w); /* NULL = out of memory */
 bool engine_digests_agree(weft_ctx *ctx, engine *e);
 /* false after the session was dropped: the caller knows what it should have become. */
 bool engine_digest_is_wanted(weft_ctx *ctx, engine *e);
-/* A rank that has lost its weights cannot know which tensors did not come.  false after
- * the session was dropped. */
-bool engine_sets_are_whole(weft_ctx *ctx, engine *e);
-/* Shards: one number for the set of them, in rank order. */
-void engine_set_digest(const engine *e, uint64_t *hi, uint64_t *lo);
+/* Shards: one number for the set of them, in rank order.  whole: of the whole snapshot,
+ * not of the session's set. */
+void engine_set_digest(const engine *e, bool whole, uint64_t *hi, uint64_t *lo);
 
 /* ---- engine_history.c */
 weft_err engine_history_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;

@@ -43,7 +43,7 @@ static void fill_done(weft_ctx *ctx, const engine *e, engine_call_kind kind,
 {
   const bool ok = a->err == WEFT_OK;
   out->session[0] = '\0';
-  if (kind == CALL_START && ok) {
+  if ((kind == CALL_START || kind == CALL_START_DRAFT) && ok) {
     engine_session_id(e, e->session.epoch, out->session, sizeof out->session);
   }
   out->msg = (weft_client_done){

@@ -341,6 +341,10 @@ bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   }
   c->corr[rank] = 0;
   c->open--;
+  if (c->what == WEFT_QUERY_RESET && msg->type != WEFT_MSG_W_REFUSED &&
+      c->weights_sequence == e->visible.weights_sequence) {
+    e->was_reset = true; /* for certain, or for all we know */
+  }
   if (msg->type == WEFT_MSG_W_ANSWER && ((const weft_w_answer *)msg)->json != NULL &&
       ((const weft_w_answer *)msg)->json->len >= 2) {
     c->parts[rank] = weft_buf_ref(((const weft_w_answer *)msg)->json);

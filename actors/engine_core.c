@@ -120,10 +120,14 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
 static void dispatch_start(weft_ctx *ctx, engine *e, engine_call *call)
 {
   const wefti_session_state s = e->session.state;
-  if (call->draft) {
+  if (call->draft && !e->args.draft) {
     engine_answer_err(
         ctx, e, call, WEFT_E_UNSUPPORTED,
         "Draft model weight update requested, but no draft model is configured.");
+  } else if (s == WEFTI_IDLE && call->draft && engine_set_is_lost(e, SET_MAIN)) {
+    engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                      "start_draft_weight_update: not every rank has the main model's "
+                      "weights; push all of those first (start_weight_update)");
   } else if (s == WEFTI_IDLE) {
     if (engine_pause_lets_start(ctx, e, call)) {
       engine_start_begin(ctx, e, call);

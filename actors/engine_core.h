@@ -47,6 +47,9 @@ typedef struct wefti_engine_args {
   bool require_pause;   /* a start while not paused is refused */
   const char *manifest; /* for the status: its path, outlives the actor; NULL = none */
   size_t manifest_count;
+  bool draft;                 /* workers hold a draft model's set beside the main one */
+  const char *draft_manifest; /* as manifest */
+  size_t draft_manifest_count;
   /* milliseconds; 0 = the default in brackets */
   uint32_t init_ms;        /* [280,000] */
   uint32_t start_ms;       /* [30,000] */

@@ -10,7 +10,8 @@ bool engine_digests_agree(weft_ctx *ctx, engine *e)
   const engine_reply *first = &e->round.replies[0];
   for (uint32_t i = 1; i < e->world && !e->session.list_form; i++) {
     const engine_reply *r = &e->round.replies[i];
-    if (r->digest_hi == first->digest_hi && r->digest_lo == first->digest_lo) {
+    if (r->set.digest_hi == first->set.digest_hi &&
+        r->set.digest_lo == first->set.digest_lo) {
       continue;
     }
     char culprits[64];
@@ -23,8 +24,8 @@ bool engine_digests_agree(weft_ctx *ctx, engine *e)
                    "%s failed: rank %" PRIu32 " holds xxh3-128:%016" PRIx64 "%016" PRIx64
                    ", rank 0 xxh3-128:%016" PRIx64 "%016" PRIx64
                    "; weights and version are unchanged, push to all ranks again",
-                   engine_call_name(CALL_FINISH), i, r->digest_hi, r->digest_lo,
-                   first->digest_hi, first->digest_lo);
+                   engine_call_name(CALL_FINISH), i, r->set.digest_hi, r->set.digest_lo,
+                   first->set.digest_hi, first->set.digest_lo);
     engine_op_failed(ctx, e, &a);
     return false;
   }
@@ -37,14 +38,14 @@ static uint64_t fold(uint64_t h, uint64_t v)
   return h ^ (h >> 29);
 }
 
-void engine_set_digest(const engine *e, uint64_t *hi, uint64_t *lo)
+void engine_set_digest(const engine *e, bool whole, uint64_t *hi, uint64_t *lo)
 {
   const engine_reply *r = e->round.replies;
-  *hi = r[0].digest_hi;
-  *lo = r[0].digest_lo;
+  *hi = whole ? r[0].digest_hi : r[0].set.digest_hi;
+  *lo = whole ? r[0].digest_lo : r[0].set.digest_lo;
   for (uint32_t i = 1; i < e->world && e->session.list_form; i++) {
-    *hi = fold(*hi, r[i].digest_hi);
-    *lo = fold(*lo, r[i].digest_lo);
+    *hi = fold(*hi, whole ? r[i].digest_hi : r[i].set.digest_hi);
+    *lo = fold(*lo, whole ? r[i].digest_lo : r[i].set.digest_lo);
   }
 }
 
@@ -53,7 +54,7 @@ bool engine_digest_is_wanted(weft_ctx *ctx, engine *e)
   const engine_call *call = e->call;
   uint64_t hi;
   uint64_t lo;
-  engine_set_digest(e, &hi, &lo);
+  engine_set_digest(e, false, &hi, &lo);
   if (!call->has_digest || (hi == call->digest_hi && lo == call->digest_lo)) {
     return true;
   }
@@ -67,30 +68,4 @@ bool engine_digest_is_wanted(weft_ctx *ctx, engine *e)
                  engine_call_name(CALL_FINISH), hi, lo, call->digest_hi, call->digest_lo);
   engine_op_failed(ctx, e, &a);
   return false;
-}
-
-bool engine_sets_are_whole(weft_ctx *ctx, engine *e)
-{
-  for (uint32_t i = 0; i < e->world && e->visible.weights_sequence != 0; i++) {
-    const engine_member *m = &e->members[i];
-    const engine_reply *r = &e->round.replies[i];
-    /* next_tensors: of what the rank installed for what is visible now. */
-    if (m->state != MEMBER_BEHIND || r->tensors >= m->next_tensors) {
-      continue;
-    }
-    char culprits[32];
-    (void)snprintf(culprits, sizeof culprits, "rank %" PRIu32, i);
-    engine_answer a = { .err = WEFT_E_FAILED,
-                        .outcome = WEFT_OUTCOME_NOT_COMMITTED,
-                        .phase = engine_phase_name(PHASE_FINISH),
-                        .culprits = culprits };
-    (void)snprintf(a.message, sizeof a.message,
-                   "%s failed: rank %" PRIu32 " has no weights and got %" PRIu64
-                   " of %" PRIu64 " tensors; weights and version are unchanged, push "
-                   "every tensor to bring it back",
-                   engine_call_name(CALL_FINISH), i, r->tensors, m->next_tensors);
-    engine_op_failed(ctx, e, &a);
-    return false;
-  }
-  return true;
 }

@@ -85,7 +85,8 @@ void engine_history_fini(weft_ctx *ctx, engine *e)
     weft_free(ctx, e->history->entries[i]);
   }
   weft_free(ctx, e->history);
-  weft_buf_unref(e->sources);
+  weft_buf_unref(e->sources[SET_MAIN]);
+  weft_buf_unref(e->sources[SET_DRAFT]);
   weft_buf_unref(e->change.sources);
   weft_free(ctx, e->session.sources);
 }
@@ -102,6 +103,7 @@ static void keep(weft_ctx *ctx, engine *e, const weft_journal_record *r)
 void engine_history_commit(weft_ctx *ctx, engine *e, const engine_change *change)
 {
   const engine_visible *v = &change->next;
+  const engine_set *set = &v->sets[change->which];
   keep(ctx, e,
        &(weft_journal_record){ .kind = change->label ? WEFT_JOURNAL_LABEL
                                                      : WEFT_JOURNAL_WEIGHTS,
@@ -110,12 +112,14 @@ void engine_history_commit(weft_ctx *ctx, engine *e, const engine_change *change
                                .epoch = change->label ? 0 : e->session.epoch,
                                .sequence = v->sequence,
                                .weights_sequence = v->weights_sequence,
-                               .digest_hi = v->digest_hi,
-                               .digest_lo = v->digest_lo,
+                               .digest_hi = set->digest_hi,
+                               .digest_lo = set->digest_lo,
                                .at_ms = v->at_ms,
                                .elapsed_ms = change->elapsed_ms,
-                               .tensors = v->tensors,
-                               .bytes = v->bytes,
+                               .tensors = set->tensors,
+                               .bytes = set->bytes,
+                               .draft = change->which == SET_DRAFT,
+                               .alone = change->alone,
                                .version = v->version,
                                .operation = change->operation });
 }
@@ -134,6 +138,7 @@ void engine_history_begun(weft_ctx *ctx, engine *e)
                &(weft_journal_append){ .h.type = WEFT_MSG_JOURNAL_APPEND,
                                        .kind = WEFT_RECORD_BEGUN,
                                        .epoch = e->session.epoch,
+                                       .draft = e->session.which == SET_DRAFT,
                                        .at_ms = weft_wall_ms(ctx) });
 }
 
@@ -148,6 +153,7 @@ void engine_history_aborted(weft_ctx *ctx, engine *e, const char *operation,
                                .epoch = e->session.epoch,
                                .at_ms = at_ms,
                                .elapsed_ms = elapsed_ms,
+                               .draft = e->session.which == SET_DRAFT,
                                .operation = operation,
                                .text = reason });
   send_history(
@@ -158,6 +164,7 @@ void engine_history_aborted(weft_ctx *ctx, engine *e, const char *operation,
                               .at_ms = at_ms,
                               .elapsed_ms = elapsed_ms,
                               .operation = { operation, (uint32_t)strlen(operation) },
+                              .draft = e->session.which == SET_DRAFT,
                               .text = { reason, (uint32_t)strlen(reason) } });
 }
 
@@ -181,6 +188,9 @@ static void write_entry(weft_json_writer *w, const weft_journal_record *r)
               aborted                           ? "aborted"
               : r->kind == WEFT_JOURNAL_WEIGHTS ? "weights"
                                                 : "label");
+  if (r->kind != WEFT_JOURNAL_LABEL) {
+    weft_jw_str(w, "set", engine_set_name(r->draft ? SET_DRAFT : SET_MAIN));
+  }
   weft_jw_str(w, "version", aborted ? NULL : r->version);
   engine_jw_digest(w, "digest", aborted ? 0 : r->weights_sequence, r->digest_hi,
                    r->digest_lo);
@@ -268,15 +278,16 @@ void engine_sources_add(weft_ctx *ctx, engine *e, const weft_buf *info)
 weft_buf *engine_sources_of_finish(engine *e)
 {
   const engine_session *s = &e->session;
+  const weft_buf *live = e->sources[s->which];
   bool whole = true;
   for (uint32_t i = 0; i < e->world; i++) {
     whole = whole && e->round.replies[i].missing == 0;
   }
-  if (s->sources_lost || s->sources == NULL || (!whole && e->sources == NULL)) {
+  if (s->sources_lost || s->sources == NULL || (!whole && live == NULL)) {
     return NULL;
   }
-  const char *before = whole ? "[" : (const char *)e->sources->data;
-  const size_t before_len = whole ? 1 : e->sources->len - 1; /* without its "]" */
+  const char *before = whole ? "[" : (const char *)live->data;
+  const size_t before_len = whole ? 1 : live->len - 1; /* without its "]" */
   const size_t comma = whole ? 0 : 1;
   const size_t len = before_len + comma + s->sources_len + 1;
   weft_buf *all = len > WEFT_JOURNAL_SOURCES_MAX ? NULL : weft_buf_create(NULL, len);

@@ -29,10 +29,11 @@ static weft_msg *question(weft_ctx *ctx, engine *e, const engine_member *m, uint
     return weft_msg_make(ctx,
                          &(weft_w_start){ .h.type = WEFT_MSG_W_START,
                                           ENVELOPE(e, m, op),
-                                          .draft = e->session.draft,
+                                          .draft = e->session.which == SET_DRAFT,
                                           .base_sequence = e->visible.weights_sequence,
                                           .base_digest_hi = m->digest_hi,
-                                          .base_digest_lo = m->digest_lo }
+                                          .base_digest_lo = m->digest_lo,
+                                          .alone = e->session.alone }
                               .h);
   case PHASE_ACCEPT:
     return weft_msg_make(ctx, &(weft_w_accept){ .h.type = WEFT_MSG_W_ACCEPT,
@@ -218,7 +219,7 @@ static void take_ok(engine_reply *r, const weft_w_ok *m)
   r->elapsed_us = m->elapsed_us;
 }
 
-static void take_finished(engine_reply *r, const weft_w_finished *m)
+static void take_finished(const engine *e, engine_reply *r, const weft_w_finished *m)
 {
   r->state = REPLY_OK;
   r->digest_hi = m->digest_hi;
@@ -228,6 +229,10 @@ static void take_finished(engine_reply *r, const weft_w_finished *m)
   r->received = m->received;
   r->received_bytes = m->received_bytes;
   r->missing = m->missing;
+  r->set = e->args.draft
+               ? (engine_set){ m->set_tensors, m->set_bytes, m->set_digest_hi,
+                               m->set_digest_lo }
+               : (engine_set){ m->tensors, m->bytes, m->digest_hi, m->digest_lo };
   r->json = weft_buf_ref(m->missing_names);
   r->elapsed_us = m->elapsed_us;
 }
@@ -278,7 +283,7 @@ static void take_answer(const engine *e, engine_reply *r, const weft_msg *msg)
   } else if ((e->round.phase == PHASE_FINISH) != (msg->type == WEFT_MSG_W_FINISHED)) {
     reply_fail(r, WEFT_E_PROTO, "answered with the wrong kind of message");
   } else if (msg->type == WEFT_MSG_W_FINISHED) {
-    take_finished(r, (const weft_w_finished *)msg);
+    take_finished(e, r, (const weft_w_finished *)msg);
   } else {
     take_ok(r, (const weft_w_ok *)msg);
   }

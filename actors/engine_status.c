@@ -110,6 +110,7 @@ static void write_session(weft_ctx *ctx, weft_json_writer *w, const engine *e)
   weft_jw_object(w, "session");
   weft_jw_str(w, "id", id);
   weft_jw_str(w, "state", wefti_session_state_name(e->session.state));
+  weft_jw_str(w, "set", engine_set_name(e->session.which));
   weft_jw_u64(w, "started_ms_ago", now - e->session.opened_ms);
   weft_jw_u64(w, "lease_ms", e->args.lease_ms);
   weft_jw_u64(w, "holder", e->session.caller);
@@ -175,10 +176,9 @@ static void write_head(weft_json_writer *w, const engine *e)
   weft_jw_u64(w, "weights_sequence", e->visible.weights_sequence);
   engine_jw_hex64(w, "boot_id", e->args.boot_id);
   weft_jw_str(w, "engine_id", e->engine_id);
-  engine_jw_digest(w, "digest", e->visible.weights_sequence, e->visible.digest_hi,
-                   e->visible.digest_lo);
-  weft_jw_u64(w, "tensors", e->visible.tensors);
-  weft_jw_u64(w, "bytes", e->visible.bytes);
+  engine_jw_set_digest(w, e, SET_MAIN);
+  weft_jw_u64(w, "tensors", e->visible.sets[SET_MAIN].tensors);
+  weft_jw_u64(w, "bytes", e->visible.sets[SET_MAIN].bytes);
   weft_jw_str(w, "state", wefti_session_state_name(e->session.state));
 }
 
@@ -226,6 +226,7 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   weft_jw_str(&w, "last_abort", e->last_abort[0] == '\0' ? NULL : e->last_abort);
   write_restore(&w, e);
   write_manifest(&w, e);
+  engine_jw_draft(&w, e);
   weft_jw_str(&w, "events", e->events_url);
   weft_jw_str(&w, "snapshot", e->snapshot_url);
   weft_jw_str(&w, "control", e->control_url);
@@ -267,7 +268,7 @@ static void publish(weft_ctx *ctx, engine *e, const char *topic, uint64_t sequen
 }
 
 void engine_publish_commit(weft_ctx *ctx, engine *e, const engine_visible *previous,
-                           bool label)
+                           bool label, engine_which which)
 {
   const engine_visible *v = &e->visible;
   weft_json_writer w;
@@ -281,16 +282,20 @@ void engine_publish_commit(weft_ctx *ctx, engine *e, const engine_visible *previ
   weft_jw_u64(&w, "weights_sequence", v->weights_sequence);
   weft_jw_str(&w, "version", v->version);
   weft_jw_str(&w, "previous", previous->version);
-  engine_jw_digest(&w, "digest", v->weights_sequence, v->digest_hi, v->digest_lo);
-  weft_jw_u64(&w, "tensors", v->tensors);
-  weft_jw_u64(&w, "bytes", v->bytes);
+  if (!label) {
+    weft_jw_str(&w, "set", engine_set_name(which));
+  }
+  engine_jw_set_digest(&w, e, which);
+  weft_jw_u64(&w, "tensors", v->sets[which].tensors);
+  weft_jw_u64(&w, "bytes", v->sets[which].bytes);
   weft_jw_u64(&w, "workers", e->world);
   engine_jw_time(&w, "committed_at", v->at_ms);
   weft_jw_end(&w);
   weft_log(ctx, WEFT_LOG_INFO,
-           "commit sequence=%" PRIu64 " kind=%s version=%s tensors=%" PRIu64
+           "commit sequence=%" PRIu64 " kind=%s set=%s version=%s tensors=%" PRIu64
            " bytes=%" PRIu64,
-           v->sequence, label ? "label" : "weights", v->version, v->tensors, v->bytes);
+           v->sequence, label ? "label" : "weights", engine_set_name(which), v->version,
+           v->sets[which].tensors, v->sets[which].bytes);
   publish(ctx, e, "weights.commit", v->sequence, &w);
   engine_publish_status(ctx, e);
 }
@@ -307,6 +312,7 @@ void engine_publish_session(weft_ctx *ctx, engine *e, const char *what,
   weft_jw_str(&w, "engine_id", e->engine_id);
   engine_jw_hex64(&w, "boot_id", e->args.boot_id);
   weft_jw_str(&w, "session", id);
+  weft_jw_str(&w, "set", engine_set_name(e->session.which));
   weft_jw_u64(&w, "received_tensors", e->session.received_tensors);
   weft_jw_u64(&w, "received_bytes", e->session.received_bytes);
   if (reason != NULL) {

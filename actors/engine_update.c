@@ -24,7 +24,8 @@ static void round_failed(weft_ctx *ctx, engine *e)
   const size_t at = strlen(a.message);
   (void)snprintf(a.message + at, sizeof a.message - at,
                  "; weights and version are unchanged, the session is over");
-  if (e->call->kind == CALL_START && a.err == WEFT_E_DOWN) {
+  const bool start = e->call->kind == CALL_START || e->call->kind == CALL_START_DRAFT;
+  if (start && a.err == WEFT_E_DOWN) {
     a.err = WEFT_E_UNAVAIL;
     e->call->begun = false; /* it may be tried again */
   }
@@ -46,7 +47,8 @@ static void session_begin(weft_ctx *ctx, engine *e, engine_call *call,
                           wefti_session_state state)
 {
   e->session.epoch = ++e->epoch_last;
-  e->session.draft = call->draft;
+  e->session.which = call->draft ? SET_DRAFT : SET_MAIN;
+  e->session.alone = !call->draft && engine_set_is_lost(e, SET_DRAFT);
   e->session.list_form = false;
   e->session.opened_ms = weft_now_ms(ctx);
   e->session.caller = call->caller;
@@ -259,13 +261,10 @@ static void next_weights(weft_ctx *ctx, engine *e, engine_visible *next)
     e->members[i].next_bytes = e->round.replies[i].bytes;
   }
   const engine_call *call = e->call;
-  const engine_reply *r = e->round.replies;
   *next = e->visible;
   next->sequence = e->visible.sequence + 1;
   next->weights_sequence = next->sequence;
-  next->tensors = r[0].tensors;
-  next->bytes = r[0].bytes;
-  engine_set_digest(e, &next->digest_hi, &next->digest_lo);
+  engine_sets_next(e, next);
   next->at_ms = weft_wall_ms(ctx);
   if (call->has_version) {
     (void)snprintf(next->version, sizeof next->version, "%s", call->version);
@@ -280,27 +279,30 @@ static void record(weft_ctx *ctx, engine *e)
     return;
   }
   const engine_visible *n = &e->change.next;
+  const engine_set *set = &n->sets[e->change.which];
   e->change.corr = weft_ask(
       ctx, e->args.journal,
       weft_msg_make(
           ctx,
-          &(weft_journal_append){
-              .h.type = WEFT_MSG_JOURNAL_APPEND,
-              .kind =
-                  e->change.label ? WEFT_RECORD_COMMIT_LABEL : WEFT_RECORD_COMMIT_WEIGHTS,
-              .epoch = e->change.label ? 0 : e->session.epoch,
-              .sequence = n->sequence,
-              .weights_sequence = n->weights_sequence,
-              .version = { n->version, (uint32_t)strlen(n->version) },
-              .digest_hi = n->digest_hi,
-              .digest_lo = n->digest_lo,
-              .at_ms = n->at_ms,
-              .elapsed_ms = e->change.elapsed_ms,
-              .tensors = n->tensors,
-              .bytes = n->bytes,
-              .declared = n->declared,
-              .operation = { e->change.operation, (uint32_t)strlen(e->change.operation) },
-              .sources = e->change.sources }
+          &(weft_journal_append){ .h.type = WEFT_MSG_JOURNAL_APPEND,
+                                  .kind = e->change.label ? WEFT_RECORD_COMMIT_LABEL
+                                                          : WEFT_RECORD_COMMIT_WEIGHTS,
+                                  .epoch = e->change.label ? 0 : e->session.epoch,
+                                  .sequence = n->sequence,
+                                  .weights_sequence = n->weights_sequence,
+                                  .version = { n->version, (uint32_t)strlen(n->version) },
+                                  .digest_hi = set->digest_hi,
+                                  .digest_lo = set->digest_lo,
+                                  .at_ms = n->at_ms,
+                                  .elapsed_ms = e->change.elapsed_ms,
+                                  .tensors = set->tensors,
+                                  .bytes = set->bytes,
+                                  .draft = e->change.which == SET_DRAFT,
+                                  .alone = e->change.alone,
+                                  .declared = n->declared,
+                                  .operation = { e->change.operation,
+                                                 (uint32_t)strlen(e->change.operation) },
+                                  .sources = e->change.sources }
                .h),
       0);
 }
@@ -371,6 +373,8 @@ void engine_issue(weft_ctx *ctx, engine *e)
   e->change = (engine_change){ .pending = true,
                                .elapsed_ms = weft_now_ms(ctx) - e->session.opened_ms,
                                .operation = engine_call_name(CALL_FINISH),
+                               .which = e->session.which,
+                               .alone = e->session.alone,
                                .sources = engine_sources_of_finish(e) };
   next_weights(ctx, e, &e->change.next);
   record(ctx, e);
@@ -384,10 +388,10 @@ static void become_visible(weft_ctx *ctx, engine *e, const char *fenced)
   e->visible = e->change.next;
   engine_history_commit(ctx, e, &e->change);
   if (!label) {
-    weft_buf_unref(e->sources);
-    e->sources = e->change.sources;
+    engine_sets_visible(ctx, e, &e->change);
     engine_sources_reset(ctx, e);
   }
+  const engine_which which = e->change.which;
   e->change = (engine_change){ .pending = false };
   if (e->args.on_visible != NULL) {
     e->args.on_visible(e->args.on_visible_arg,
@@ -405,7 +409,7 @@ static void become_visible(weft_ctx *ctx, engine *e, const char *fenced)
     engine_metrics_visible(e);
     engine_move(ctx, e, WEFTI_IDLE);
   }
-  engine_publish_commit(ctx, e, &previous, label);
+  engine_publish_commit(ctx, e, &previous, label, which);
   engine_answer_call(ctx, e, call, &(engine_answer){ .err = WEFT_OK, .fenced = fenced });
   engine_admit_arrivals(ctx, e);
   if (e->session.state == WEFTI_FINISHING && e->round.phase == PHASE_NONE) {

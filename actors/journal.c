@@ -81,6 +81,8 @@ static void on_append(weft_ctx *ctx, journal *self, const weft_journal_append *m
   const weft_journal_record record = {
     .kind = (weft_journal_kind)m->kind,
     .declared = m->declared != 0,
+    .draft = m->draft != 0,
+    .alone = m->alone != 0,
     .epoch = m->epoch,
     .sequence = m->sequence,
     .weights_sequence = m->weights_sequence,

@@ -44,8 +44,9 @@ void wefti_manifest_free(wefti_manifest *m); /* NULL is a no-op */
 /* Position by name, or SIZE_MAX. */
 size_t wefti_manifest_find(const wefti_manifest *m, const char *name);
 /* INVAL with the names that are not in m, or with the first tensor that has another dtype
- * or shape.  by_name: [plan->count] positions in name order. */
+ * or shape.  by_name: [plan->count] positions in name order.  label: "manifest". */
 weft_err wefti_manifest_check(const wefti_manifest *m, const weft_plan *plan,
-                              const uint32_t *by_name, weft_why *why) WEFT_MUST_USE;
+                              const uint32_t *by_name, const char *label, weft_why *why)
+    WEFT_MUST_USE;
 
 #endif /* WEFT_ACTORS_MANIFEST_H */

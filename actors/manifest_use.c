@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,16 +16,19 @@ enum { UNKNOWN_TEXT = WEFT_WHY_MAX - 160 };
 
 /* ---- check */
 
-static weft_err refuse_unknown(const wefti_names *unknown, weft_why *why)
+static weft_err refuse_unknown(const wefti_names *unknown, const char *label,
+                               weft_why *why)
 {
   char text[UNKNOWN_TEXT];
   wefti_names_text(unknown, text, sizeof text);
-  return weft_whyf(why, WEFT_E_INVAL, "not in the manifest: %s", text);
+  return weft_whyf(why, WEFT_E_INVAL, "not in the %s: %s", label, text);
 }
 
 weft_err wefti_manifest_check(const wefti_manifest *m, const weft_plan *plan,
-                              const uint32_t *by_name, weft_why *why)
+                              const uint32_t *by_name, const char *label, weft_why *why)
 {
+  char whose[64];
+  (void)snprintf(whose, sizeof whose, "the %s's", label);
   wefti_names unknown = { 0 };
   weft_err err = WEFT_OK;
   size_t at = 0; /* nearly always what comes next */
@@ -38,11 +42,11 @@ weft_err wefti_manifest_check(const wefti_manifest *m, const weft_plan *plan,
       continue;
     }
     if (err == WEFT_OK) {
-      err = wefti_tensor_check(t, &m->tensors[at], "the manifest's", why);
+      err = wefti_tensor_check(t, &m->tensors[at], whose, why);
     }
     at++;
   }
-  return unknown.count > 0 ? refuse_unknown(&unknown, why) : err;
+  return unknown.count > 0 ? refuse_unknown(&unknown, label, why) : err;
 }
 
 /* ---- save */

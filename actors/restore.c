@@ -19,12 +19,21 @@ typedef enum step {
   STEP_GIVE_UP /* the session is being aborted */
 } step;
 
-typedef struct restore {
-  wefti_restore_args args;
+typedef struct restored_set {
+  wefti_restore_set args;
   char version[VERSION_ROOM];
   char digest[WEFT_DIGEST_TEXT];
   char *sources; /* a copy */
-  size_t at;     /* of the next update_info in it */
+} restored_set;
+
+typedef struct restore {
+  weft_actor_id engine;
+  restored_set sets[WEFTI_RESTORE_SETS]; /* [count] */
+  size_t count, current;
+  uint64_t last_sequence; /* visible, unless somebody has pushed */
+  bool failed;            /* some set */
+  char text[TEXT_ROOM];   /* what became of the sets so far */
+  size_t at;              /* of the next update_info in the current one's sources */
   step step;
   uint64_t corr;
   unsigned tries;
@@ -32,17 +41,22 @@ typedef struct restore {
   char session[64];
 } restore;
 
+static const restored_set *current(const restore *self)
+{
+  return &self->sets[self->current < self->count ? self->current : self->count - 1];
+}
+
 /* ---- telling */
 
 static void say(weft_ctx *ctx, const restore *self, weft_restore_state state,
                 const char *text)
 {
   weft_log(ctx, state == WEFT_RESTORE_PUSH_NEEDED ? WEFT_LOG_WARN : WEFT_LOG_INFO,
-           "restore: %s sequence=%" PRIu64, text, self->args.sequence);
+           "restore: %s sequence=%" PRIu64, text, current(self)->args.sequence);
   const weft_restore_note m = { .h.type = WEFT_MSG_RESTORE_NOTE,
                                 .state = state,
                                 .text = { text, (uint32_t)strlen(text) } };
-  (void)weft_send(ctx, self->args.engine, weft_msg_make(ctx, &m.h));
+  (void)weft_send(ctx, self->engine, weft_msg_make(ctx, &m.h));
 }
 
 static void end(weft_ctx *ctx, const restore *self, weft_restore_state state,
@@ -57,7 +71,7 @@ static void end(weft_ctx *ctx, const restore *self, weft_restore_state state,
 /* The next element, text[*len]; NULL behind the last one. */
 static const char *next_info(restore *self, size_t *len)
 {
-  const char *s = self->sources;
+  const char *s = current(self)->sources;
   size_t i = self->at;
   unsigned depth = 0;
   bool quoted = false;
@@ -89,7 +103,7 @@ static const char *next_info(restore *self, size_t *len)
 static void ask(weft_ctx *ctx, restore *self, step next, const weft_msg *tmpl)
 {
   self->step = next;
-  self->corr = weft_ask(ctx, self->args.engine, weft_msg_make(ctx, tmpl), 0);
+  self->corr = weft_ask(ctx, self->engine, weft_msg_make(ctx, tmpl), 0);
 }
 
 static weft_str session_of(const restore *self)
@@ -107,7 +121,9 @@ static void begin(weft_ctx *ctx, restore *self)
 {
   weft_buf *info = weft_buf_create("{}", 2);
   const weft_client_init m = { .h.type = WEFT_MSG_CLIENT_INIT, .info = info };
-  say(ctx, self, WEFT_RESTORE_LOADING, "loads the last commit's files");
+  say(ctx, self, WEFT_RESTORE_LOADING,
+      current(self)->args.draft ? "loads the draft model's last commit's files"
+                                : "loads the last commit's files");
   self->at = 0;
   ask(ctx, self, STEP_INIT, &m.h);
   weft_buf_unref(info);
@@ -126,12 +142,13 @@ static void update_or_finish(weft_ctx *ctx, restore *self)
     weft_buf_unref(info);
     return;
   }
+  const restored_set *set = current(self);
   const weft_client_finish m = {
     .h.type = WEFT_MSG_CLIENT_FINISH,
     .session = session_of(self),
-    .has_version = self->args.declared,
-    .version = { self->version, (uint32_t)strlen(self->version) },
-    .digest = { self->digest, (uint32_t)strlen(self->digest) },
+    .has_version = set->args.declared,
+    .version = { set->version, (uint32_t)strlen(set->version) },
+    .digest = { set->digest, (uint32_t)strlen(set->digest) },
   };
   ask(ctx, self, STEP_FINISH, &m.h);
 }
@@ -142,8 +159,34 @@ static bool may_pass(weft_err err)
   return err == WEFT_E_UNAVAIL || err == WEFT_E_DOWN || err == WEFT_E_NOMEM;
 }
 
+/* What became of the current set; the next one is tried in any case. */
+static void next_set(weft_ctx *ctx, restore *self)
+{
+  self->current++;
+  self->session[0] = '\0';
+  self->tries = 0;
+  if (self->current == self->count) {
+    end(ctx, self, self->failed ? WEFT_RESTORE_PUSH_NEEDED : WEFT_RESTORE_DONE,
+        self->text);
+    return;
+  }
+  self->step = STEP_READY;
+  (void)weft_timer_start(ctx, 0, 0);
+}
+
+static void note(restore *self, const char *text)
+{
+  const size_t at = strlen(self->text);
+  (void)snprintf(self->text + at, sizeof self->text - at, "%s%s%s", at == 0 ? "" : "; ",
+                 current(self)->args.draft ? "draft " : "", text);
+}
+
 static void failed(weft_ctx *ctx, restore *self, weft_err err, const char *why)
 {
+  if (self->step == STEP_GIVE_UP) {
+    next_set(ctx, self);
+    return;
+  }
   if (may_pass(err) && ++self->tries < TRIES) {
     self->step = STEP_READY;
     self->session[0] = '\0'; /* the next init takes over what is left of it */
@@ -152,11 +195,12 @@ static void failed(weft_ctx *ctx, restore *self, weft_err err, const char *why)
   }
   char text[TEXT_ROOM];
   (void)snprintf(text, sizeof text,
-                 "change %" PRIu64 " cannot be restored, push the weights again: %.380s",
-                 self->args.sequence, why);
-  say(ctx, self, WEFT_RESTORE_PUSH_NEEDED, text);
+                 "change %" PRIu64 " cannot be restored, push the weights again: %.*s",
+                 current(self)->args.sequence, self->count > 1 ? 150 : 380, why);
+  note(self, text);
+  self->failed = true;
   if (self->session[0] == '\0') {
-    weft_stop(ctx, WEFT_OK);
+    next_set(ctx, self);
     return;
   }
   const weft_client_abort m = { .h.type = WEFT_MSG_CLIENT_ABORT,
@@ -172,14 +216,15 @@ static void on_good(weft_ctx *ctx, restore *self, const weft_client_done *m)
     query(ctx, self, STEP_LOOK, WEFT_QUERY_INFO);
     break;
   case STEP_LOOK:
-    if (m->sequence != self->args.last_sequence) {
+    if (m->sequence != self->last_sequence) {
       end(ctx, self, WEFT_RESTORE_NONE, "not needed, weights were changed meanwhile");
     } else {
       begin(ctx, self);
     }
     break;
   case STEP_INIT: {
-    const weft_client_start start = { .h.type = WEFT_MSG_CLIENT_START };
+    const weft_client_start start = { .h.type = WEFT_MSG_CLIENT_START,
+                                      .draft = current(self)->args.draft };
     ask(ctx, self, STEP_START, &start.h);
     break;
   }
@@ -194,12 +239,14 @@ static void on_good(weft_ctx *ctx, restore *self, const weft_client_done *m)
   case STEP_FINISH: {
     char text[TEXT_ROOM];
     (void)snprintf(text, sizeof text, "change %" PRIu64 " is back as change %" PRIu64,
-                   self->args.sequence, m->sequence);
-    end(ctx, self, WEFT_RESTORE_DONE, text);
+                   current(self)->args.sequence, m->sequence);
+    note(self, text);
+    self->last_sequence = m->sequence;
+    next_set(ctx, self);
     break;
   }
   case STEP_GIVE_UP:
-    weft_stop(ctx, WEFT_OK);
+    next_set(ctx, self);
     break;
   }
 }
@@ -215,7 +262,7 @@ static void on_done(weft_ctx *ctx, restore *self, const weft_client_done *m)
   } else if (self->step == STEP_READY) {
     (void)weft_timer_start(ctx, POLL_MS, 0);
   } else if (self->step == STEP_GIVE_UP) {
-    weft_stop(ctx, WEFT_OK);
+    next_set(ctx, self);
   } else {
     failed(ctx, self, (weft_err)m->err, m->message.p == NULL ? "" : m->message.p);
   }
@@ -223,38 +270,59 @@ static void on_done(weft_ctx *ctx, restore *self, const weft_client_done *m)
 
 /* ---- the actor */
 
+static weft_err take_set(weft_ctx *ctx, restored_set *to, const wefti_restore_set *from)
+{
+  to->args = *from;
+  const size_t len = strlen(from->sources);
+  to->sources = weft_alloc(ctx, len + 1);
+  if (to->sources == NULL) {
+    return WEFT_E_NOMEM;
+  }
+  memcpy(to->sources, from->sources, len + 1);
+  (void)snprintf(to->version, sizeof to->version, "%s", from->version);
+  weft_digest_text((weft_digest){ from->digest_hi, from->digest_lo }, to->digest);
+  to->args.sources = NULL;
+  to->args.version = NULL;
+  return WEFT_OK;
+}
+
 static weft_err restore_init(weft_ctx *ctx, void *state, const void *args)
 {
   restore *self = state;
-  self->args = *(const wefti_restore_args *)args;
-  const wefti_restore_args *a = &self->args;
-  const size_t len = strlen(a->sources);
-  self->sources = weft_alloc(ctx, len + 1);
-  if (self->sources == NULL) {
-    return WEFT_E_NOMEM;
+  const wefti_restore_args *a = args;
+  if (a->count == 0 || a->count > WEFTI_RESTORE_SETS) {
+    return WEFT_E_INVAL;
   }
-  memcpy(self->sources, a->sources, len + 1);
-  (void)snprintf(self->version, sizeof self->version, "%s", a->version);
-  weft_digest_text((weft_digest){ a->digest_hi, a->digest_lo }, self->digest);
-  self->args.sources = NULL;
-  self->args.version = NULL;
+  self->engine = a->engine;
+  self->last_sequence = a->last_sequence;
+  for (; self->count < a->count; self->count++) {
+    const weft_err err = take_set(ctx, &self->sets[self->count], &a->sets[self->count]);
+    if (err != WEFT_OK) {
+      return err;
+    }
+  }
   return weft_timer_start(ctx, 0, 0) == 0 ? WEFT_E_NOMEM : WEFT_OK;
 }
 
 static void restore_fini(weft_ctx *ctx, void *state)
 {
-  weft_free(ctx, ((restore *)state)->sources);
+  for (size_t i = 0; i < WEFTI_RESTORE_SETS; i++) {
+    weft_free(ctx, ((restore *)state)->sets[i].sources);
+  }
 }
 
 static void on_timer(weft_ctx *ctx, restore *self)
 {
-  if (self->sources[0] == '\0') {
+  const restored_set *set = current(self);
+  if (set->sources[0] == '\0') {
     char text[TEXT_ROOM];
     (void)snprintf(text, sizeof text,
-                   "change %" PRIu64 " (version '%.200s') did not come from files alone, "
+                   "change %" PRIu64 " (version '%.150s') did not come from files alone, "
                    "push the weights again",
-                   self->args.sequence, self->version);
-    end(ctx, self, WEFT_RESTORE_PUSH_NEEDED, text);
+                   set->args.sequence, set->version);
+    note(self, text);
+    self->failed = true;
+    next_set(ctx, self);
     return;
   }
   if (!self->told) {

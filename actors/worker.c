@@ -22,6 +22,7 @@ static bool unpack_session(const weft_msg *msg, worker_ask *ask)
   if (msg->type == WEFT_MSG_W_START) {
     UNPACK(w_start);
     ask->draft = m->draft;
+    ask->alone = m->alone;
     ask->base_sequence = m->base_sequence;
     ask->base_digest_hi = m->base_digest_hi;
     ask->base_digest_lo = m->base_digest_lo;
@@ -211,7 +212,7 @@ static void wrong_phase(weft_ctx *ctx, const worker *w, const worker_ask *ask,
 
 static void on_start(weft_ctx *ctx, worker *w, const worker_ask *ask)
 {
-  if (ask->draft) {
+  if (ask->draft && !w->args.device->draft) {
     worker_refuse(
         ctx, ask, WEFT_E_UNSUPPORTED,
         "Draft model weight update requested, but no draft model is configured.");

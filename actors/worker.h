@@ -30,6 +30,8 @@ typedef struct wefti_device_opts {
   uint32_t gpu;
   bool allow_ipc_pickle;
   const char *manifest; /* path; NULL = any tensors */
+  bool draft;           /* there is a draft model's set, too */
+  const char *draft_manifest;
 } wefti_device_opts;
 
 /* Store, memory and backend of one rank.  The caller destroys it after both actors ended.

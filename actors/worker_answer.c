@@ -134,7 +134,11 @@ void worker_say(weft_ctx *ctx, worker *w, const worker_ask *ask,
                                         .received_bytes = done->received_bytes,
                                         .missing = done->missing,
                                         .missing_names = weft_buf_ref(done->json),
-                                        .elapsed_us = done->elapsed_us };
+                                        .elapsed_us = done->elapsed_us,
+                                        .set_tensors = done->set_tensors,
+                                        .set_bytes = done->set_bytes,
+                                        .set_digest_hi = done->set_digest_hi,
+                                        .set_digest_lo = done->set_digest_lo };
   } else {
     said->type = WEFT_MSG_W_OK;
     said->ok = (weft_w_ok){ .h.type = WEFT_MSG_W_OK,

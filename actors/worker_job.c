@@ -23,7 +23,9 @@ void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask 
                               .world_size = w->world_size,
                               .dp_index = w->dp_index,
                               .strict = ask ? ask->strict : 0,
-                              .info = ask ? ask->info : NULL };
+                              .info = ask ? ask->info : NULL,
+                              .draft = ask ? ask->draft : 0,
+                              .alone = ask ? ask->alone : 0 };
   const wefti_device *device = w->args.device;
   if (device->catch_up && (job == WEFT_DEVICE_OPEN || job == WEFT_DEVICE_RESET)) {
     device->catch_up(device->catch_up_arg);

@@ -27,7 +27,7 @@ typedef struct worker_ask {
   uint16_t type;
   uint64_t boot, incarnation, epoch, op;
   weft_return back; /* corr 0: nobody waits */
-  uint32_t what, timeout_ms, strict, draft;
+  uint32_t what, timeout_ms, strict, draft, alone;
   uint64_t base_sequence, base_digest_hi, base_digest_lo;
   weft_str arg;   /* of an abort, borrowed */
   weft_buf *info; /* borrowed, or a kept one's reference */

@@ -23,7 +23,7 @@ typedef struct cli_opts {
   const char *listen;     /* --listen: where --source tcp serves, NULL = loopback */
   const char *reason;     /* --reason of abort */
   const char *compare;    /* --compare FILE of checksum */
-  bool json, take_over, tensors, quiet;
+  bool json, take_over, tensors, quiet, draft;
   bool commit, abort; /* of resolve: one of them */
   unsigned timeout_s; /* --timeout; 0 = the server's defaults */
   unsigned count;     /* --count; 0 = for ever, or the server's default */

@@ -80,6 +80,8 @@ static const option options[] = {
     "file: the workers read FILE themselves (default); tcp: they fetch it from here" },
   { "--listen", TEXT, PUSH, AT(listen), "HOST:PORT",
     "with --source tcp: where the workers reach this machine; default 127.0.0.1:0" },
+  { "--draft", FLAG, PUSH, AT(draft), NULL,
+    "the speculative draft model's set of weights, not the main one" },
   { "--take-over", FLAG, PUSH, AT(take_over), NULL,
     "first end a session that somebody left open" },
   { "--quiet", FLAG, PUSH, AT(quiet), NULL, "no progress" },

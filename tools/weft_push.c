@@ -142,7 +142,9 @@ static int start(push *p)
       return code;
     }
   }
-  const int code = post(p, "/start_weight_update", NULL, &reply);
+  const int code =
+      post(p, p->opts->draft ? "/start_draft_weight_update" : "/start_weight_update",
+           NULL, &reply);
   if (code == CLI_DONE) {
     p->open = true;
     memcpy(p->session, reply.session, sizeof p->session);
@@ -242,20 +244,28 @@ static void give_up(push *p)
 
 /* ---- the whole */
 
+/* The part of the status that is about what was pushed. */
+static const weft_json *pushed_set(const push *p, const weft_json *status)
+{
+  return p->opts->draft ? weft_json_get(status, "draft") : status;
+}
+
 static void report_json(const push *p, const weft_json *status, double total_s)
 {
   weft_json_writer w;
   char *text = NULL;
   size_t len = 0;
   const weft_json *const list = weft_json_get(status, "workers");
+  const weft_json *const set = pushed_set(p, status);
   weft_jw_init(&w);
   weft_jw_object(&w, NULL);
   weft_jw_bool(&w, "ok", true);
   weft_jw_str(&w, "version", cli_str(status, "version", ""));
   weft_jw_u64(&w, "sequence", cli_u64(status, "sequence"));
-  weft_jw_str(&w, "digest", weft_json_str(weft_json_get(status, "digest")));
-  weft_jw_u64(&w, "tensors", cli_u64(status, "tensors"));
-  weft_jw_u64(&w, "bytes", cli_u64(status, "bytes"));
+  weft_jw_str(&w, "set", p->opts->draft ? "draft" : "main");
+  weft_jw_str(&w, "digest", weft_json_str(weft_json_get(set, "digest")));
+  weft_jw_u64(&w, "tensors", cli_u64(set, "tensors"));
+  weft_jw_u64(&w, "bytes", cli_u64(set, "bytes"));
   weft_jw_u64(&w, "workers", weft_json_count(list));
   weft_jw_u64(&w, "update_us", (uint64_t)(p->update_s * 1e6));
   weft_jw_u64(&w, "finish_us", (uint64_t)(p->finish_s * 1e6));
@@ -281,13 +291,14 @@ static int report(push *p, double total_s)
     report_json(p, status, total_s);
   } else {
     const weft_json *const list = weft_json_get(status, "workers");
+    const weft_json *const set = pushed_set(p, status);
     printf("version %s is current on %zu workers: sequence %llu, %llu tensors, %s each, "
            "%s\n",
            cli_str(status, "version", ""), weft_json_count(list),
            (unsigned long long)cli_u64(status, "sequence"),
-           (unsigned long long)cli_u64(status, "tensors"),
-           cli_bytes(cli_u64(status, "bytes"), size, sizeof size),
-           cli_str(status, "digest", "no digest"));
+           (unsigned long long)cli_u64(set, "tensors"),
+           cli_bytes(cli_u64(set, "bytes"), size, sizeof size),
+           cli_str(set, "digest", "no digest"));
     printf("took %.3f s: moving %.3f s, finish %.3f s\n", total_s, p->update_s,
            p->finish_s);
   }

@@ -179,6 +179,8 @@ static int run_engine(const weftd_opts *o)
     .replica_token = o->replica_token,
     .member_url = o->member,
     .member_token = o->member_token,
+    .draft = o->draft,
+    .draft_manifest = o->draft_manifest,
     .on_ready = on_engine_ready,
     .log = weft_log_stderr,
     .log_level = o->log_level,
@@ -234,6 +236,8 @@ static int run_worker(const weftd_opts *o)
     .allow_ipc_pickle = o->allow_ipc_pickle,
     .manifest = o->manifest,
     .need_grant = o->need_grant,
+    .draft = o->draft,
+    .draft_manifest = o->draft_manifest,
   };
   weft_why why;
   return weft_worker_run(&opts, &why) == WEFT_OK ? WEFTD_DONE : failed(&why);

@@ -37,7 +37,8 @@ typedef struct weftd_opts {
   char *root_path;           /* weights_root without symlinks, owned */
   char *token, *join_token;  /* what the files say, owned, or NULL */
   const char *cudart, *nccl; /* GPU libraries */
-  const char *manifest;
+  const char *manifest, *draft_manifest;
+  bool draft;
   uint64_t gpu;
   bool has_gpu, allow_ipc_pickle;
   uint64_t max_body, copy_threads;

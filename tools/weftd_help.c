@@ -32,6 +32,9 @@ static const char engine_help[] =
     "  --manifest FILE        the tensors that there may be: safetensors, or JSON of "
     "names,\n"
     "                         dtype_names, shapes, tied [new names are added]\n"
+    "  --draft                there is a speculative draft model, too: a second set of\n"
+    "                         weights, updated by start_draft_weight_update\n"
+    "  --draft-manifest FILE  the tensors of that set\n"
     "  --tcp-allow LIST       hosts that a tcp source may name, beside loopback\n"
     "  --copy-threads N       threads that copy, per worker [its share of the cores]\n"
     "  --strict-coverage      refuse a finish when live tensors did not come; with\n"
@@ -79,7 +82,8 @@ static const char worker_help[] =
     "  --join-token-file FILE needed on tcp\n"
     "  --listen URL           own nng socket [chosen to fit the join URL]\n"
     "  --backend NAME, --weights-root DIR, --tcp-allow LIST, --copy-threads N,\n"
-    "  --tp N, --pp N, --cudart PATH, --nccl PATH, --manifest FILE, --log-level LEVEL\n"
+    "  --tp N, --pp N, --cudart PATH, --nccl PATH, --manifest FILE, --draft,\n"
+    "  --draft-manifest FILE, --log-level LEVEL\n"
     "                         as of weftd\n"
     "  --device N             its GPU [the only one that it sees, else the rank's]\n";
 

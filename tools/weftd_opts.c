@@ -54,6 +54,8 @@ static const opt table[] = {
   { "--workers-join", OPT_FLAG, E, AT(workers_join), 0 },
   { "--weights-root", OPT_TEXT, E | W, AT(weights_root), 0 },
   { "--manifest", OPT_TEXT, E | W, AT(manifest), 0 },
+  { "--draft", OPT_FLAG, E | W, AT(draft), 0 },
+  { "--draft-manifest", OPT_TEXT, E | W, AT(draft_manifest), 0 },
   { "--tcp-allow", OPT_TEXT, E | W, AT(tcp_allow), 0 },
   { "--copy-threads", OPT_NUMBER, E | W, AT(copy_threads), 0 },
   { "--run-dir", OPT_TEXT, E, AT(run_dir), 0 },

@@ -104,24 +104,46 @@ bool wefti_journal_is_commit(const weft_journal_record *record)
   return record->kind == WEFT_JOURNAL_WEIGHTS || record->kind == WEFT_JOURNAL_LABEL;
 }
 
+/* Of the two sets' newest commits the newer one, or the older.  NULL = there is none. */
+static weft_journal_record *of_both(const weft_journal *j, bool newer)
+{
+  weft_journal_record *const a = j->weights[0];
+  weft_journal_record *const b = j->weights[1];
+  if (a == NULL || b == NULL) {
+    return !newer ? NULL : a == NULL ? b : a;
+  }
+  return (a->sequence > b->sequence) == newer ? a : b;
+}
+
 void wefti_journal_keep(weft_journal *j, weft_journal_record *copy)
 {
+  const weft_journal_record *newest = of_both(j, true);
   j->committed = copy->sequence;
   if (copy->kind == WEFT_JOURNAL_WEIGHTS) {
-    free(j->weights);
+    for (unsigned set = 0; set < 2; set++) {
+      if (copy->alone || set == copy->draft) {
+        free(j->weights[set]);
+        j->weights[set] = NULL;
+      }
+    }
     free(j->label);
-    j->weights = copy;
+    j->weights[copy->draft] = copy;
     j->label = NULL;
-  } else if (j->weights != NULL && copy->weights_sequence == j->weights->sequence) {
+  } else if (newest != NULL && copy->weights_sequence == newest->sequence) {
     free(j->label);
     j->label = copy;
   } else {
     free(copy); /* a version string without weights: nothing to come back to */
   }
-  if (j->weights != NULL) {
-    j->named = *j->weights;
-    j->named.version = j->label == NULL ? j->weights->version : j->label->version;
-    j->named.declared = j->label != NULL || j->weights->declared;
+  newest = of_both(j, true);
+  for (unsigned set = 0; set < 2; set++) {
+    const weft_journal_record *weights = j->weights[set];
+    if (weights != NULL) {
+      const bool labelled = j->label != NULL && weights == newest;
+      j->named[set] = *weights;
+      j->named[set].version = labelled ? j->label->version : weights->version;
+      j->named[set].declared = labelled || weights->declared;
+    }
   }
 }
 
@@ -175,7 +197,8 @@ static weft_err first_chunk(const weft_journal *j, const weft_journal_record *fi
   const weft_journal_record mark = { .kind = WEFT_JOURNAL_MARK,
                                      .boot_id = j->boot_id,
                                      .sequence = j->sequence };
-  const weft_journal_record *all[] = { &mark, j->weights, j->label, first };
+  const weft_journal_record *all[] = { &mark, of_both(j, false), of_both(j, true),
+                                       j->label, first };
   out->bytes = malloc(WEFTI_JOURNAL_HEADER);
   if (out->bytes == NULL) {
     return weft_whyf(why, WEFT_E_NOMEM, "journal: no memory for a segment");
@@ -385,7 +408,12 @@ void weft_journal_forget(weft_journal *journal)
 
 const weft_journal_record *weft_journal_weights(const weft_journal *journal)
 {
-  return journal->weights == NULL ? NULL : &journal->named;
+  return journal->weights[0] == NULL ? NULL : &journal->named[0];
+}
+
+const weft_journal_record *weft_journal_draft(const weft_journal *journal)
+{
+  return journal->weights[1] == NULL ? NULL : &journal->named[1];
 }
 
 void weft_journal_close(weft_journal *journal)
@@ -406,7 +434,8 @@ void weft_journal_close(weft_journal *journal)
     (void)close(journal->dir_fd);
   }
   weft_journal_forget(journal);
-  free(journal->weights);
+  free(journal->weights[0]);
+  free(journal->weights[1]);
   free(journal->label);
   free(journal->old);
   free(journal);

@@ -56,11 +56,12 @@ struct weft_journal {
   wefti_journal_old *old; /* [old_count], oldest first */
   size_t old_count, old_cap;
 
-  uint64_t sequence;             /* highest ever given out */
-  uint64_t committed;            /* of the newest commit that was read or written */
-  weft_journal_record *weights;  /* newest commit of weights, owned */
-  weft_journal_record *label;    /* newest label on these, owned, or NULL */
-  weft_journal_record named;     /* weights with the label's version; borrows both */
+  uint64_t sequence;  /* highest ever given out */
+  uint64_t committed; /* of the newest commit that was read or written */
+  weft_journal_record
+      *weights[2];               /* newest commit of the main and the draft set, owned */
+  weft_journal_record *label;    /* newest label on the newer one, owned, or NULL */
+  weft_journal_record named[2];  /* weights with the label's version; borrows */
   weft_journal_record **history; /* [history_count] owned, oldest first */
   size_t history_count, history_cap;
   weft_journal_note_fn *note;

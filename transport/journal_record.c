@@ -57,6 +57,8 @@ bool wefti_journal_header_read(const uint8_t *data, size_t len, weft_journal_seg
 /* ---- a record */
 
 enum { FIXED = 11 * 8 + 4, STRINGS = 4 };
+/* Of the last four bytes of the fixed part. */
+enum { FLAG_DECLARED = 1, FLAG_DRAFT = 2, FLAG_ALONE = 4 };
 
 static void strings_of(const weft_journal_record *r, const char *out[STRINGS])
 {
@@ -88,7 +90,9 @@ static void put_fixed(uint8_t *out, const weft_journal_record *r)
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     put(out + 8 * i, fields[i], 8);
   }
-  put(out + sizeof fields, r->declared, 4);
+  const unsigned flags = (r->declared ? FLAG_DECLARED : 0u) |
+                         (r->draft ? FLAG_DRAFT : 0u) | (r->alone ? FLAG_ALONE : 0u);
+  put(out + sizeof fields, flags, 4);
 }
 
 weft_err wefti_journal_encode(const weft_journal_record *record, size_t synced,
@@ -174,8 +178,11 @@ static bool decode(const uint8_t *data, size_t len, char *strings,
   if (left != 0 || get(data + 4, 4) > WEFT_JOURNAL_MARK) {
     return false;
   }
+  const uint64_t flags = get(body + 88, 4);
   *out = (weft_journal_record){ .kind = (weft_journal_kind)get(data + 4, 4),
-                                .declared = (get(body + 88, 4) & 1) != 0,
+                                .declared = (flags & FLAG_DECLARED) != 0,
+                                .draft = (flags & FLAG_DRAFT) != 0,
+                                .alone = (flags & FLAG_ALONE) != 0,
                                 .boot_id = get(body, 8),
                                 .epoch = get(body + 8, 8),
                                 .sequence = get(body + 16, 8),

@@ -342,6 +342,7 @@ static weft_err begin(weft_journal *j, const weft_journal_opts *o,
   const weft_journal_record ended = { .kind = WEFT_JOURNAL_ABORTED,
                                       .boot_id = open->boot_id,
                                       .epoch = open->epoch,
+                                      .draft = open->draft,
                                       .at_ms = o->now_ms,
                                       .text = "engine restarted" };
   const weft_err err = wefti_journal_begin(j, &ended, why);

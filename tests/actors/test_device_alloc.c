@@ -40,7 +40,7 @@ static weft_err session(wefti_device *device, uint64_t epoch, const weft_buf *in
   wefti_device_result result = { 0 };
   const weft_transfer_who who = { .epoch = epoch, .world_size = 1 };
   weft_why why = { 0 };
-  weft_err err = wefti_session_open(&s, epoch, false, &why);
+  weft_err err = wefti_session_open(&s, &(weft_device_run){ .epoch = epoch }, &why);
   for (unsigned i = 0; i < 2 && err == WEFT_OK; i++) {
     err = wefti_session_accept(&s, info, &who, &result, &why);
     if (err == WEFT_OK) {

@@ -144,12 +144,13 @@ static weft_digest pushed(void)
 static void restore(weft_digest d, const char *from)
 {
   const wefti_restore_args args = { .engine = w.engine,
-                                    .sources = from,
-                                    .version = "release",
-                                    .declared = true,
-                                    .digest_hi = d.hi,
-                                    .digest_lo = d.lo,
-                                    .sequence = 7,
+                                    .sets = { { .sources = from,
+                                                .version = "release",
+                                                .declared = true,
+                                                .digest_hi = d.hi,
+                                                .digest_lo = d.lo,
+                                                .sequence = 7 } },
+                                    .count = 1,
                                     .last_sequence = 0 };
   weft_actor_id who;
   assert_ok(weft_sim_spawn(w.sim, &wefti_restore_class, &args, NULL, &who));

@@ -363,6 +363,65 @@ static void what_was_written_is_read(void **state)
   weft_journal_close(j);
 }
 
+static void commit_set(weft_journal *j, uint64_t sequence, bool draft, bool alone)
+{
+  weft_journal_record r = commit_of(sequence, draft ? "d" : "m");
+  r.draft = draft;
+  r.alone = alone;
+  assert_ok(weft_journal_write(j, &r, NULL));
+}
+
+static void newest_are(const weft_journal *j, uint64_t main_set, uint64_t draft)
+{
+  const weft_journal_record *m = weft_journal_weights(j);
+  const weft_journal_record *d = weft_journal_draft(j);
+  assert_int_equal(m == NULL ? 0 : m->sequence, main_set);
+  assert_int_equal(d == NULL ? 0 : d->sequence, draft);
+  assert_true(m == NULL || !m->draft);
+  assert_true(d == NULL || d->draft);
+}
+
+static void the_newest_of_each_set_outlives_its_segment(void **state)
+{
+  (void)state;
+  const weft_journal_ops ops = quick_ops();
+  weft_journal_opts small = options(&ops);
+  small.segment_bytes = 1024;
+  small.keep_records = 4;
+  weft_journal *j = NULL;
+  assert_ok(weft_journal_open(&small, &j, NULL));
+  newest_are(j, 0, 0);
+  commit_set(j, 1, true, false);
+  newest_are(j, 0, 1);
+  for (uint64_t n = 2; n < 60; n++) {
+    commit_set(j, n, false, false);
+    newest_are(j, n, 1);
+  }
+  weft_journal_record label = commit_of(60, "named");
+  label.kind = WEFT_JOURNAL_LABEL;
+  label.weights_sequence = 59;
+  assert_ok(weft_journal_write(j, &label, NULL));
+  weft_journal_close(j);
+  for (int i = 0; i < 3; i++) { /* each begins a segment with copies of both */
+    assert_ok(weft_journal_open(&small, &j, NULL));
+    newest_are(j, 59, 1);
+    assert_string_equal(weft_journal_weights(j)->version, "named");
+    assert_string_equal(weft_journal_draft(j)->version, "d"); /* not the newest */
+    assert_int_equal(weft_journal_sequence(j), 60);
+    weft_journal_close(j);
+  }
+  assert_ok(weft_journal_open(&small, &j, NULL));
+  commit_set(j, 61, true, false);
+  newest_are(j, 59, 61);
+  assert_string_equal(weft_journal_weights(j)->version, "m"); /* its own again */
+  commit_set(j, 62, false, true); /* the draft set was lost with it */
+  newest_are(j, 62, 0);
+  weft_journal_close(j);
+  assert_ok(weft_journal_open(&small, &j, NULL));
+  newest_are(j, 62, 0);
+  weft_journal_close(j);
+}
+
 static void a_session_without_an_end_is_marked(void **state)
 {
   (void)state;
@@ -814,6 +873,7 @@ int main(void)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
   const struct CMUnitTest tests[] = {
     CASE(what_was_written_is_read),
+    CASE(the_newest_of_each_set_outlives_its_segment),
     CASE(a_session_without_an_end_is_marked),
     CASE(the_directory_belongs_to_one_engine),
     CASE(a_number_is_taken_once),

@@ -30,7 +30,7 @@ typedef struct weft_commit { /* borrowed for the call */
   uint64_t sequence, weights_sequence;
   const char *version,
       *previous;      /* strings of the caller of finish; may hold anything but NUL */
-  const char *digest; /* "xxh3-128:…" of the whole set */
+  const char *digest; /* "xxh3-128:…" of the set that was written */
   const char *json;   /* the event as published, [json_len] bytes and a NUL */
   size_t json_len;
   bool missed; /* commits before this one were missed for good (remote engine only) */
@@ -88,10 +88,15 @@ typedef struct weft_engine_opts {
    * update with others is refused before bytes move.  Read once, at the start.  NULL =
    * new names are added.  Not with JOIN: those workers take their own. */
   const char *manifest;
-  weft_commit_fn *on_commit; /* may be NULL */
-  weft_ready_fn *on_ready;   /* once, when all workers are members; may be NULL */
-  void *arg;                 /* for both */
-  weft_log_fn *log;          /* any thread; NULL = silent */
+  /* There is a speculative draft model, too: a second set of weights that sessions with
+   * weft_request.draft write.  Snapshots hold both, the draft model's tensors under names
+   * that begin with "draft:".  With JOIN each worker has to be told as well. */
+  bool draft;
+  const char *draft_manifest; /* of that set, its names without the prefix */
+  weft_commit_fn *on_commit;  /* may be NULL */
+  weft_ready_fn *on_ready;    /* once, when all workers are members; may be NULL */
+  void *arg;                  /* for both */
+  weft_log_fn *log;           /* any thread; NULL = silent */
   void *log_arg;
   weft_log_level log_level;
   bool require_pause;      /* a start while not paused is refused, so is a resume in a
@@ -188,7 +193,7 @@ typedef struct weft_request {
   /* FINISH: refuse when live tensors did not come; under a manifest, when some of it are
    * neither live nor came */
   bool strict;
-  bool draft;          /* START */
+  bool draft;          /* START: of the draft model's set */
   uint32_t timeout_ms; /* the operation's deadline; 0 = the engine's default */
 } weft_request;
 

@@ -33,6 +33,8 @@ enum {
 typedef struct weft_journal_record {
   weft_journal_kind kind;
   bool declared;    /* somebody has set the version string */
+  bool draft;       /* of the draft model's set of weights, not of the main one */
+  bool alone;       /* a commit of weights: the other set ended with it */
   uint64_t boot_id; /* of the engine's life that wrote it */
   uint64_t epoch;   /* of the session; 0 = none */
   /* Of a commit its own; of a mark the highest number that was ever given out. */
@@ -96,9 +98,11 @@ WEFT_API const weft_journal_record *const *
 weft_journal_history(const weft_journal *journal, size_t *count);
 /* Lets the recovered history go; what follows keeps only what new segments need. */
 WEFT_API void weft_journal_forget(weft_journal *journal);
-/* The newest commit of weights, with the version string that these weights bore last.
- * NULL: there was none.  Borrowed until the next append. */
+/* The newest commit of the main model's weights, with the version string that these
+ * weights bore last.  NULL: there was none.  Borrowed until the next append. */
 WEFT_API const weft_journal_record *weft_journal_weights(const weft_journal *journal);
+/* The same of the draft model's. */
+WEFT_API const weft_journal_record *weft_journal_draft(const weft_journal *journal);
 
 /* Writes record; boot_id is the journal's own where it is 0.  A commit is on the disk
  * when this returns WEFT_OK; others follow with the next commit.  After a failed write or

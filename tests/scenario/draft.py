@@ -1,0 +1,229 @@
+"""--draft: a second set of weights for the speculative draft model, in the same snapshots."""
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+
+from weft_scenario import (BIN, Daemon, check, checksums_of, main, model, same, until, write_safetensors)
+
+
+@contextlib.contextmanager
+def folder():
+    d = pathlib.Path(tempfile.mkdtemp(prefix="wftd", dir="/tmp"))
+    try:
+        yield d
+    finally:
+        shutil.rmtree(d, ignore_errors=True)
+
+
+def files(d, *seeds):
+    return [write_safetensors(d / f"{s}.safetensors", model(s, layers=2)) for s in seeds]
+
+
+def push_draft(w, path, version=None):
+    r = w.ok("/start_draft_weight_update")
+    same(r.json, {"message": "Draft weight update started"}, "the draft route's body")
+    session = {"Weft-Session": r.headers["weft-session"]}
+    w.ok("/update_weights", w.file_source(path), headers=session)
+    w.ok("/finish_weight_update", {"weight_version": version} if version is not None else None, headers=session)
+
+
+def holds(w, main_set, draft, ranks=2):
+    want = {}
+    for r in range(ranks):
+        key = f"dp0:pp0:pcp0:tp{r}:ep0"
+        want.update(checksums_of(main_set, key))
+        want.update(checksums_of(draft, key + ":draft"))
+    same(w.checksums(), want, "checksums of both sets on all ranks")
+
+
+def refused(r, status, *texts):
+    same(r.status, status, f"{r}")
+    for text in texts:
+        check(text in r.json["error"]["message"], f"no {text!r} in {r}")
+
+
+def test_each_session_writes_its_own_set():
+    with folder() as d:
+        a, b, c = files(d, "a", "b", "c")
+        with Daemon("--draft") as w:
+            s = w.status()
+            same(s["draft"], {"digest": None, "tensors": 0, "bytes": 0, "lost": False, "manifest": None},
+                 "an empty draft set")
+            w.push(a, "main-1")
+            main_digest = w.status()["digest"]
+            push_draft(w, b)
+            s = w.status()
+            same((s["version"], s["sequence"], s["digest"]), ("main-1", 2, main_digest),
+                 "a draft push without a version")
+            same((s["tensors"], s["draft"]["tensors"]), (len(model("a", 2)), len(model("b", 2))), "tensors")
+            check(s["snapshot_digest"] not in (main_digest, s["draft"]["digest"]), "digest of both")
+            holds(w, model("a", 2), model("b", 2))
+            # The digest of a draft set is what the same file has as a main one.
+            w.push(b, "main-2")
+            same(w.status()["digest"], s["draft"]["digest"], "one file, one digest")
+            same(w.status()["draft"], s["draft"], "the draft set stays")
+            push_draft(w, c, "draft-2")
+            same(w.version(), "draft-2", "a draft session's version is the version")
+            holds(w, model("b", 2), model("c", 2))
+            versions = w.get("/weight_versions").json["versions"]
+            same([v["set"] for v in versions], ["draft", "main", "draft", "main"], "history names the set")
+            same(versions[0]["digest"], w.status()["draft"]["digest"], "digest of the set in the history")
+            names = [t["name"] for t in w.get("/weights").json["tensors"]]
+            check("draft:scale" in names and "scale" in names, f"{names}")
+
+
+def test_aborted_and_refused_sessions_leave_both():
+    with folder() as d:
+        a, b = files(d, "a", "b")
+        part = write_safetensors(d / "part.safetensors", {"scale": model("p")["scale"]})
+        taken = write_safetensors(d / "taken.safetensors", {"draft:scale": model("p")["scale"]})
+        with Daemon("--draft") as w:
+            w.push(a, "one")
+            push_draft(w, b)
+            for start in ("/start_weight_update", "/start_draft_weight_update"):
+                w.ok(start)
+                w.ok("/update_weights", w.file_source(b if "draft" not in start else a))
+                refused(w.post("/start_draft_weight_update"), 409, "already active")
+                same(w.status()["session"]["set"], "draft" if "draft" in start else "main", "whose session")
+                w.ok("/abort_weight_update")
+                holds(w, model("a", 2), model("b", 2))
+            # strict: of the session's own set
+            w.ok("/start_draft_weight_update")
+            w.ok("/update_weights", w.file_source(part))
+            refused(w.post("/finish_weight_update", {"strict": True}), 409, "strict coverage of the draft model",
+                    f"{len(model('b', 2)) - 1} live tensors did not come", "empty, ")
+            w.ok("/update_weights", w.file_source(b))
+            w.ok("/finish_weight_update", {"strict": True})
+            same(w.status()["last_update"]["missing"], 0, "all of the draft set came")
+            # and the prefix is the draft model's
+            w.ok("/start_weight_update")
+            refused(w.post("/update_weights", w.file_source(taken)), 400, "draft:scale", "start_draft_weight_update")
+            holds(w, model("a", 2), model("b", 2))
+
+
+def test_a_manifest_for_each_set():
+    with folder() as d:
+        a, b = files(d, "a", "b")
+        other = write_safetensors(d / "other.safetensors", {"head": model("h")["scale"]})
+        with Daemon("--draft", "--manifest", a, "--draft-manifest", other, workers=1) as w:
+            s = w.status()
+            same((s["manifest"]["file"], s["draft"]["manifest"]), (a, {"file": other, "tensors": 1}), "both are named")
+            w.push(b, "one")
+            w.ok("/start_draft_weight_update")
+            refused(w.post("/update_weights", w.file_source(b)), 400, "not in the draft manifest: empty, ")
+            push_draft(w, other)
+            w.ok("/start_weight_update")
+            refused(w.post("/update_weights", w.file_source(other)), 400, "not in the manifest: head")
+        r = subprocess.run([str(BIN / "weftd"), "--draft-manifest", other, "--listen", "127.0.0.1:0"],
+                           capture_output=True, text=True, check=False, timeout=30)
+        check(r.returncode != 0 and "--draft" in r.stderr, f"--draft-manifest without --draft: {r}")
+
+
+def restored(w):
+    def ended():
+        r = w.status()["restore"]
+        return r if r and r["state"] in ("done", "push needed") else None
+    return until(ended, "the restore has an end", 30)
+
+
+def crash(w):
+    w.process.send_signal(signal.SIGKILL)
+    w.process.wait(10)
+    w.kill()
+
+
+def test_restore_brings_both_sets_back():
+    with folder() as d:
+        a, b = files(d, "a", "b")
+        part = write_safetensors(d / "part.safetensors", {"scale": model("p")["scale"]})
+        state = d / "state"
+        draft = {**model("b", 2), "scale": model("p")["scale"]}
+        with Daemon("--draft", "--state-dir", state) as w:
+            push_draft(w, b, "draft-1")
+            w.push(a, "main-1")
+            push_draft(w, part)  # a part: the draft set came from two files
+            before = w.status()
+            crash(w)
+        for _ in range(2):
+            with Daemon("--draft", "--state-dir", state, "--restore") as w:
+                r = restored(w)
+                same(r["state"], "done", f"{r}")
+                s = w.status()
+                same([s[k] for k in ("version", "digest", "draft", "snapshot_digest")],
+                     [before[k] for k in ("version", "digest", "draft", "snapshot_digest")], "as before")
+                holds(w, model("a", 2), draft)
+                crash(w)
+        os.unlink(part)
+        with Daemon("--draft", "--state-dir", state, "--restore") as w:
+            r = restored(w)
+            same(r["state"], "push needed", f"{r}")
+            check("draft change" in r["text"] and part in r["text"] and "is back" in r["text"],
+                  f"says what is back and what is not: {r}")
+            holds(w, model("a", 2), {})
+            push_draft(w, b)
+            holds(w, model("a", 2), model("b", 2))
+            crash(w)
+        with Daemon("--state-dir", state, "--restore") as w:  # without a draft model
+            same(restored(w)["state"], "done", "the main set")
+            holds(w, model("a", 2), {})
+
+
+def test_a_set_that_a_rank_has_lost():
+    """A restarted worker that has neither set back: a full main push heals, and the draft set
+    is shown as lost on all ranks until it is pushed again; never mixed."""
+    with folder() as d:
+        a, b = files(d, "a", "b")
+        with Daemon("--draft") as w:
+            w.push(a, "one")
+            push_draft(w, b)
+            dead = w.pids()[1]
+            os.kill(dead, signal.SIGKILL)
+            until(lambda: w.status()["workers"][1]["state"] in ("behind", "ready") and w.pids()[1] != dead,
+                  "another process is there", 30)
+            if not w.is_ready():
+                refused(w.post("/start_draft_weight_update"), 409, "push all of those first")
+                w.push(a, "two")
+                w.wait_ready()
+                same(w.status()["draft"]["lost"], True, "shown as lost")
+                holds(w, model("a", 2), {})
+                push_draft(w, b)
+            same(w.status()["draft"]["lost"], False, "there again")
+            holds(w, model("a", 2), model("b", 2))
+
+
+def test_a_reset_destroys_both():
+    with folder() as d:
+        a, b = files(d, "a", "b")
+        with Daemon("--draft", "--allow-weight-reset", workers=1) as w:
+            w.push(a, "one")
+            push_draft(w, b)
+            w.ok("/weight_checker", {"action": "reset"})
+            refused(w.post("/start_draft_weight_update"), 409, "push all of those first")
+            w.push(a, "two")
+            push_draft(w, b)
+            holds(w, model("a", 2), model("b", 2), ranks=1)
+
+
+def test_weft_push_draft():
+    with folder() as d:
+        a, b = files(d, "a", "b")
+        with Daemon("--draft", workers=1) as w:
+            for source in ("file", "tcp"):
+                for name, extra in ((a, []), (b, ["--draft"])):
+                    r = subprocess.run([str(BIN / "weft"), "push", "--server", w.url, "--json", "--source", source,
+                                        *extra, name], capture_output=True, text=True, check=False, timeout=60)
+                    same(r.returncode, 0, r.stderr)
+                    got = json.loads(r.stdout)
+                    s = w.status()
+                    want = s["draft"] if extra else s
+                    same((got["set"], got["digest"]), ("draft" if extra else "main", want["digest"]), "report")
+                holds(w, model("a", 2), model("b", 2), ranks=1)
+
+
+if __name__ == "__main__":
+    main(globals())
