@@ -20,10 +20,11 @@
 
 enum {
   FULL_RANKS = 3,
-  FULL_CLIENTS = 4,  /* the last one only asks for tables */
-  FULL_TENSORS = 3,  /* t0, t1, …: one int64 each */
-  FULL_PUSHES = 640, /* update calls of one run */
-  FULL_EPOCHS = 512, /* of one boot of the engine */
+  FULL_CLIENTS = 4,              /* the last one only asks for tables */
+  FULL_TENSORS = 3,              /* t0, t1, …: one int64 each */
+  FULL_CELLS = 2 * FULL_TENSORS, /* of the main and of the draft model's set */
+  FULL_PUSHES = 640,             /* update calls of one run */
+  FULL_EPOCHS = 512,             /* of one boot of the engine */
   FULL_BOOTS = 4,
   FULL_PROCS = 192, /* worker processes of one run, all lives */
   FULL_EVENTS = 64, /* what the world outside does later */
@@ -77,10 +78,11 @@ typedef struct full_epoch {
   bool aborted;               /* ABORT went out, or its failure was answered */
   bool published;             /* a PUBLISH went out */
   bool content_known;
-  uint64_t base;                 /* weights_sequence visible when it was started */
-  uint64_t sequence;             /* 0 = not published */
-  int64_t content[FULL_TENSORS]; /* 0 = no such tensor */
-  uint64_t digest;               /* high half, of the whole set */
+  bool draft, alone;           /* as its START said */
+  uint64_t base;               /* weights_sequence visible when it was started */
+  uint64_t sequence;           /* 0 = not published */
+  int64_t content[FULL_CELLS]; /* 0 = no such tensor */
+  uint64_t digest;             /* high half, of the whole set */
   uint16_t got[32];
   unsigned got_count;
 } full_epoch;
@@ -114,6 +116,7 @@ typedef struct full_call {
   uint64_t step_from, step_to; /* for the history */
   unsigned push;               /* of an update, + 1 */
   bool has_version, has_expected, with_session;
+  bool draft; /* of a start */
   char version[64], expected[64], session[64], key[32];
   /* answer */
   weft_err err;
@@ -130,6 +133,7 @@ typedef struct full_client {
   uint64_t corr;      /* its question */
   unsigned auto_step; /* a well-behaved trainer at work; 0 = none */
   unsigned auto_updates;
+  bool auto_draft;
   char session[64]; /* the newest that start gave */
 } full_client;
 
@@ -151,7 +155,7 @@ typedef struct full_event {
 typedef struct full_held {
   full_process *p;
   const weft_snapshot *snapshot;
-  int64_t content[FULL_TENSORS];
+  int64_t content[FULL_CELLS];
 } full_held;
 
 /* A frame that outlived its link. */
@@ -165,6 +169,7 @@ typedef struct full_opts {
   uint64_t seed;
   uint32_t ranks;
   bool with_journal, joined, trace;
+  bool draft; /* there is a draft model */
   uint32_t lease_ms;
 } full_opts;
 

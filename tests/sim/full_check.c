@@ -35,10 +35,11 @@ static uint64_t boot_of(full *w, const full_process *p)
   return actor == NULL ? 0 : actor->boot;
 }
 
-static void content_of(const weft_snapshot *s, int64_t out[FULL_TENSORS])
+static void content_of(const weft_snapshot *s, int64_t out[FULL_CELLS])
 {
-  static const char *const names[FULL_TENSORS] = { "t0", "t1", "t2" };
-  for (unsigned i = 0; i < FULL_TENSORS; i++) {
+  static const char *const names[FULL_CELLS] = { "t0",       "t1",       "t2",
+                                                 "draft:t0", "draft:t1", "draft:t2" };
+  for (unsigned i = 0; i < FULL_CELLS; i++) {
     const weft_tensor *t = weft_snapshot_find(s, names[i]);
     out[i] = 0;
     if (t != NULL) {
@@ -47,9 +48,9 @@ static void content_of(const weft_snapshot *s, int64_t out[FULL_TENSORS])
   }
 }
 
-static bool same(const int64_t a[FULL_TENSORS], const int64_t b[FULL_TENSORS])
+static bool same(const int64_t a[FULL_CELLS], const int64_t b[FULL_CELLS])
 {
-  return memcmp(a, b, FULL_TENSORS * sizeof a[0]) == 0;
+  return memcmp(a, b, FULL_CELLS * sizeof a[0]) == 0;
 }
 
 /* ---- installing: base and pushes, nothing else */
@@ -62,12 +63,17 @@ static void expect(full *w, full_boot *b, full_epoch *e, const full_process *p,
   if (base != NULL) {
     memcpy(e->content, base->content, sizeof e->content);
   }
+  int64_t *own = e->content + (e->draft ? FULL_TENSORS : 0);
+  if (e->alone) { /* the other set ends */
+    memset(e->content + (e->draft ? 0 : FULL_TENSORS), 0,
+           FULL_TENSORS * sizeof e->content[0]);
+  }
   e->got_count = p->session_epoch == epoch ? p->got_count : 0;
   for (unsigned i = 0; i < e->got_count; i++) {
     e->got[i] = p->got[i];
     for (unsigned t = 0; t < FULL_TENSORS; t++) {
       if ((w->pushes[p->got[i]].mask & (1u << t)) != 0) {
-        e->content[t] = p->got[i];
+        own[t] = p->got[i];
       }
     }
   }
@@ -93,7 +99,7 @@ void full_on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot)
   if (!e->content_known) {
     expect(w, b, e, p, epoch);
   }
-  int64_t got[FULL_TENSORS];
+  int64_t got[FULL_CELLS];
   content_of(snapshot, got);
   /* A rank that installs something else must not let it become visible. */
   e->installed[p->rank] = same_pushes(e, p, epoch) && same(got, e->content);
@@ -123,7 +129,7 @@ static void check_read(full *w, const full_process *p, const weft_snapshot *s, b
   const full_boot *now = full_now(w);
   const uint64_t n = s->weights_sequence;
   const full_epoch *e = b == NULL ? NULL : epoch_of_sequence(b, n);
-  int64_t got[FULL_TENSORS];
+  int64_t got[FULL_CELLS];
   if (b == NULL || e == NULL) {
     full_break(w, "I1: rank %" PRIu32 " serves %" PRIu64 ", which nobody published",
                p->rank, n);
@@ -184,7 +190,7 @@ void full_pin(full *w, uint32_t rank, bool exact, bool keep)
 void full_unpin(full *w, unsigned index)
 {
   full_held *h = &w->held[index];
-  int64_t got[FULL_TENSORS];
+  int64_t got[FULL_CELLS];
   if (h->snapshot == NULL) {
     return;
   }
@@ -324,6 +330,8 @@ void full_check_frame(full *w, const full_process *p, const weft_msg *frame)
   full_epoch *e = env->epoch == 0 ? NULL : epoch_at(w, b, env->epoch);
   if (frame->type == WEFT_MSG_W_START && e != NULL) {
     e->base = ((const weft_w_start *)frame)->base_sequence;
+    e->draft = ((const weft_w_start *)frame)->draft != 0;
+    e->alone = ((const weft_w_start *)frame)->alone != 0;
   } else if (frame->type == WEFT_MSG_W_ABORT && e != NULL) {
     e->aborted = true;
     if (e->published) {

@@ -211,6 +211,7 @@ weft_err full_device_make(full_process *p)
   p->device->tp = p->w->ranks;
   p->device->pp = 1;
   p->device->pid = 1000 + p->index;
+  p->device->draft = p->w->opts.draft;
   wefti_device_on_install(p->device, full_on_install, p);
   return WEFT_OK;
 }

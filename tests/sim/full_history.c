@@ -45,6 +45,9 @@ static history_result result_of(const full_call *c)
   if (c->open || c->outcome == WEFT_OUTCOME_UNKNOWN) {
     return HISTORY_UNKNOWN;
   }
+  if (c->err == WEFT_E_CONFLICT && c->draft && strstr(c->message, "main model") != NULL) {
+    return HISTORY_NOTHING; /* of the sets, not of who has the session */
+  }
   return c->err == WEFT_OK           ? HISTORY_OK
          : c->err == WEFT_E_CONFLICT ? HISTORY_CONFLICT
          : c->err == WEFT_E_STATE    ? HISTORY_STATE

@@ -229,7 +229,8 @@ static weft_err put(full *w, const full_client *c, const full_call *call,
   const uint64_t hash = (uint64_t)call->type << 32 | call->push;
   weft_msg h = { .type = call->type };
   if (call->type == WEFT_MSG_CLIENT_START) {
-    return weft_sim_send(w->sim, c->actor, &(weft_client_start){ .h = h, HEAD }.h);
+    return weft_sim_send(w->sim, c->actor,
+                         &(weft_client_start){ .h = h, HEAD, .draft = call->draft }.h);
   }
   if (call->type == WEFT_MSG_CLIENT_FINISH) {
     const weft_client_finish m = { .h = h,

@@ -81,6 +81,12 @@ static void call_simple(full *w, unsigned client, uint16_t type, bool session,
   (void)full_post(w, client, &c, timeout_ms);
 }
 
+static void call_start(full *w, unsigned client, bool draft, uint32_t timeout_ms)
+{
+  full_call c = { .type = WEFT_MSG_CLIENT_START, .draft = draft };
+  (void)full_post(w, client, &c, timeout_ms);
+}
+
 static void do_call(full *w, const plan_action *a)
 {
   const unsigned client = a->a % TALKERS;
@@ -92,7 +98,7 @@ static void do_call(full *w, const plan_action *a)
   if (which == 0) {
     call_simple(w, client, WEFT_MSG_CLIENT_INIT, false, timeout_ms);
   } else if (which < 4) {
-    call_simple(w, client, WEFT_MSG_CLIENT_START, false, timeout_ms);
+    call_start(w, client, w->opts.draft && a->b % 3 == 0, timeout_ms);
   } else if (which < 7) {
     call_update(w, client, 1 + a->b % ALL, a->b / 16 % 2 != 0, timeout_ms);
   } else if (which < 11) {
@@ -126,6 +132,7 @@ static void do_retry(full *w, const plan_action *a)
       full_call again = { .type = first->type,
                           .has_version = first->has_version,
                           .has_expected = first->has_expected,
+                          .draft = first->draft,
                           .with_session = first->with_session };
       memcpy(again.key, first->key, sizeof again.key);
       memcpy(again.version, first->version, sizeof again.version);
@@ -152,7 +159,7 @@ static void trainer_says(full *w, unsigned client)
     call_simple(w, client, WEFT_MSG_CLIENT_INIT, false, TRAINER_MS);
     break;
   case AUTO_START:
-    call_simple(w, client, WEFT_MSG_CLIENT_START, false, TRAINER_MS);
+    call_start(w, client, c->auto_draft, TRAINER_MS);
     break;
   case AUTO_UPDATE:
     call_update(w, client, ALL, false, TRAINER_MS);
@@ -189,6 +196,7 @@ static void do_trainer(full *w, const plan_action *a)
   }
   c->auto_step = AUTO_INIT;
   c->auto_updates = 1 + a->b % 2;
+  c->auto_draft = w->opts.draft && a->c % 3 == 0;
   trainer_says(w, a->a % TALKERS);
   c->auto_step = c->pending ? AUTO_INIT : 0;
 }
@@ -284,26 +292,44 @@ static void must(full *w, const char *what)
   }
 }
 
-static void check_end(full *w)
+static void must_push(full *w, bool draft)
 {
   const plan_action change = { .b = 1 + 4, .c = 4 };
+  if (!w->broken) {
+    call_start(w, 0, draft, TRAINER_MS);
+    must(w, draft ? "draft start" : "start");
+  }
+  if (!w->broken) {
+    call_update(w, 0, ALL, true, TRAINER_MS);
+    must(w, draft ? "draft update" : "update");
+  }
+  if (!w->broken) {
+    call_change(w, 0, WEFT_MSG_CLIENT_FINISH, &change, TRAINER_MS);
+    must(w, draft ? "draft finish" : "finish");
+  }
+}
+
+/* Everywhere, what must_push has brought last. */
+static void check_all_there(full *w, uint32_t rank, const weft_snapshot *s)
+{
+  const size_t want = w->opts.draft ? FULL_CELLS : FULL_TENSORS;
+  if (s->tensor_count != want) {
+    full_break(w, "I7: rank %" PRIu32 " has %zu of %zu tensors after full updates", rank,
+               s->tensor_count, want);
+  }
+}
+
+static void check_end(full *w)
+{
   heal(w);
   w->settling = true;
   if (!w->broken) {
     call_simple(w, 0, WEFT_MSG_CLIENT_INIT, false, TRAINER_MS);
     must(w, "init");
   }
-  if (!w->broken) {
-    call_simple(w, 0, WEFT_MSG_CLIENT_START, false, TRAINER_MS);
-    must(w, "start");
-  }
-  if (!w->broken) {
-    call_update(w, 0, ALL, true, TRAINER_MS);
-    must(w, "update");
-  }
-  if (!w->broken) {
-    call_change(w, 0, WEFT_MSG_CLIENT_FINISH, &change, TRAINER_MS);
-    must(w, "finish");
+  must_push(w, false);
+  if (w->opts.draft) {
+    must_push(w, true);
   }
   char reason[200];
   const engine *e = weft_sim_state(w->sim, w->engine);
@@ -319,6 +345,7 @@ static void check_end(full *w)
       full_break(w, "I7: rank %" PRIu32 " cannot be read after a full update: %s", i,
                  weft_err_name(err));
     } else {
+      check_all_there(w, i, s);
       weft_store_unpin(p->device->store, s);
     }
   }
