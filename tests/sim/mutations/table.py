@@ -21,9 +21,9 @@ MUTATIONS = [
     ("abort-after-issue", "abort_weight_update ends a session whose record was issued", [
         (ENGINE + "core.c",
          "  if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {\n"
-         "    wait_for_turn(ctx, e, call);\n    return;\n  }\n  const char *reason",
+         "    engine_wait_for_turn(ctx, e, call);\n    return;\n  }\n  const char *reason",
          "  if (s == WEFTI_ABORTING) {\n"
-         "    wait_for_turn(ctx, e, call);\n    return;\n  }\n  const char *reason"),
+         "    engine_wait_for_turn(ctx, e, call);\n    return;\n  }\n  const char *reason"),
         ("actors/session.c", "[WEFTI_COMMITTING] = BIT(IDLE),",
          "[WEFTI_COMMITTING] = BIT(IDLE) | BIT(ABORTING),")]),
     ("any-frame-grants", "any frame of the engine renews the grant", [
@@ -87,6 +87,17 @@ MUTATIONS = [
     ("key-forgotten", "a call is run again although its key was answered", [
         (ENGINE + "call.c", "  slot->done = true;\n  if (slot->answer == NULL) {",
          "  slot->done = true;\n  if (slot->done) {")]),
+    ("draft-set-not-ended", "a main push brings a rank back that has no draft set, the others keep theirs", [
+        (ENGINE + "update.c", "  e->session.alone = !call->draft && engine_set_is_lost(e, SET_DRAFT);",
+         "  e->session.alone = false;"),
+        (ENGINE + "sets.c", "} else if (kept != wanted) {", "} else if (kept > wanted) {")]),
+    ("draft-push-without-main", "a draft push brings a rank back that has no main set", [
+        (ENGINE + "core.c", "s == WEFTI_IDLE && call->draft && engine_set_is_lost(e, SET_MAIN)",
+         "s == WEFTI_IDLE && call->draft && e->world == 0"),
+        (ENGINE + "sets.c", "} else if (kept != wanted) {", "} else if (kept > wanted) {")]),
+    ("draft-push-drops-main", "a session's result holds its own set only", [
+        ("actors/device_install.c", "if (!s->foreign && (own || !s->alone)) {",
+         "if (!s->foreign && own) {")]),
 ]
 
 # Not caught yet within 900 seeds: the simulator has to get better at these.
