@@ -105,8 +105,8 @@ typedef struct wefti_members_opts {
   const char *manifest; /* likewise */
   bool draft;
   const char *draft_manifest;
-  wefti_fleet *fleet;   /* NULL: in none */
-  bool replicas;        /* who joins are engines */
+  wefti_fleet *fleet; /* NULL: in none */
+  bool replicas;      /* who joins are engines */
 } wefti_members_opts;
 weft_err wefti_members_create(weft_runtime *rt, const wefti_members_opts *opts,
                               wefti_members **out, weft_why *why) WEFT_MUST_USE;

@@ -66,6 +66,12 @@ static weft_err check_coordinator(const weft_engine_opts *o, weft_why *why)
                      "engines",
                      o->restore ? "restore" : "manifest");
   }
+  if (o->draft || o->draft_manifest) {
+    return weft_whyf(
+        why, WEFT_E_UNSUPPORTED,
+        "a fleet's coordinator leads no draft model weight updates: draft is "
+        "an option of engines on their own");
+  }
   if (o->dp_size > 1 && o->dp_size != o->replica_count) {
     return weft_whyf(why, WEFT_E_INVAL,
                      "dp_size %" PRIu32 ": this fleet has %zu replicas", o->dp_size,

@@ -52,6 +52,8 @@ static unsigned check_unused(const weftd_opts *o)
                  { "--tcp-allow", o->tcp_allow != NULL },
                  { "--copy-threads", o->copy_threads != 0 },
                  { "--manifest", o->manifest != NULL },
+                 { "--draft", o->draft },
+                 { "--draft-manifest", o->draft_manifest != NULL },
                  { "--restore", o->restore } };
   unsigned bad = 0;
   for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++) {

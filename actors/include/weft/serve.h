@@ -43,7 +43,7 @@ typedef struct weft_worker_opts {
   /* Readers are served only while the engine grants it, as of one that joined: a child's
    * engine that is itself a member of a fleet. */
   bool need_grant;
-  bool draft;           /* likewise, as its engine */
+  bool draft; /* likewise, as its engine */
   const char *draft_manifest;
 } weft_worker_opts;
 WEFT_API weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
