@@ -35,6 +35,13 @@ static void draw_bar(push *p, uint64_t got, uint64_t all)
   p->drawn = true;
 }
 
+/* Workers, or a coordinator's replicas. */
+static const weft_json *parts_of(const weft_json *status)
+{
+  const weft_json *const replicas = weft_json_get(status, "replicas");
+  return replicas != NULL ? replicas : weft_json_get(status, "workers");
+}
+
 static void show_progress(push *p, const cli_reply *reply)
 {
   weft_json *tree = NULL;
@@ -44,7 +51,7 @@ static void show_progress(push *p, const cli_reply *reply)
       weft_json_parse(reply->body, reply->len, NULL, &tree, NULL) != WEFT_OK) {
     return;
   }
-  const weft_json *w = weft_json_first(weft_json_get(tree, "workers"));
+  const weft_json *w = weft_json_first(parts_of(tree));
   for (; w != NULL; w = weft_json_next(w)) {
     got += cli_u64(w, "received");
     all += cli_u64(w, "expected");
@@ -255,8 +262,9 @@ static void report_json(const push *p, const weft_json *status, double total_s)
   weft_json_writer w;
   char *text = NULL;
   size_t len = 0;
-  const weft_json *const list = weft_json_get(status, "workers");
+  const weft_json *const list = parts_of(status);
   const weft_json *const set = pushed_set(p, status);
+  const bool fleet = weft_json_get(status, "replicas") != NULL;
   weft_jw_init(&w);
   weft_jw_object(&w, NULL);
   weft_jw_bool(&w, "ok", true);
@@ -266,7 +274,7 @@ static void report_json(const push *p, const weft_json *status, double total_s)
   weft_jw_str(&w, "digest", weft_json_str(weft_json_get(set, "digest")));
   weft_jw_u64(&w, "tensors", cli_u64(set, "tensors"));
   weft_jw_u64(&w, "bytes", cli_u64(set, "bytes"));
-  weft_jw_u64(&w, "workers", weft_json_count(list));
+  weft_jw_u64(&w, fleet ? "replicas" : "workers", weft_json_count(list));
   weft_jw_u64(&w, "update_us", (uint64_t)(p->update_s * 1e6));
   weft_jw_u64(&w, "finish_us", (uint64_t)(p->finish_s * 1e6));
   weft_jw_u64(&w, "total_us", (uint64_t)(total_s * 1e6));
@@ -290,11 +298,11 @@ static int report(push *p, double total_s)
   if (p->opts->json) {
     report_json(p, status, total_s);
   } else {
-    const weft_json *const list = weft_json_get(status, "workers");
     const weft_json *const set = pushed_set(p, status);
-    printf("version %s is current on %zu workers: sequence %llu, %llu tensors, %s each, "
+    printf("version %s is current on %zu %s: sequence %llu, %llu tensors, %s each, "
            "%s\n",
-           cli_str(status, "version", ""), weft_json_count(list),
+           cli_str(status, "version", ""), weft_json_count(parts_of(status)),
+           weft_json_get(status, "replicas") != NULL ? "replicas" : "workers",
            (unsigned long long)cli_u64(status, "sequence"),
            (unsigned long long)cli_u64(set, "tensors"),
            cli_bytes(cli_u64(set, "bytes"), size, sizeof size),

@@ -104,15 +104,20 @@ static char *update_body(const weft_safetensors *st, const char *address,
   return weft_jw_take(&w, &body, &len) == WEFT_OK ? body : NULL;
 }
 
-/* How many workers will come; 0: said on stderr, *code set. */
-static unsigned count_workers(push *p, int *code)
+/* How many workers will come, *ranks of each replica; 0: said on stderr, *code set. */
+static unsigned count_workers(push *p, unsigned *ranks, int *code)
 {
   cli_reply reply;
   weft_json *status = NULL;
   unsigned n = 0;
   *code = cli_get_json(p->opts, p->http, "/weight_status", &reply, &status);
   if (*code == CLI_DONE) {
+    const size_t replicas = weft_json_count(weft_json_get(status, "replicas"));
     n = (unsigned)weft_json_count(weft_json_get(status, "workers"));
+    if (replicas > 0) {
+      *ranks = (unsigned)(cli_u64(status, "tp") * cli_u64(status, "pp"));
+      n = *ranks * (unsigned)replicas;
+    }
     if (n == 0) {
       cli_warn("%s has no workers", cli_http_base(p->http));
       *code = CLI_REFUSED;
@@ -153,7 +158,7 @@ static int push_open_file(push *p, const char *path, int fd, const weft_safetens
       !split_address(p->opts->listen, host, sizeof host, &opts.port)) {
     return CLI_USAGE;
   }
-  opts.workers = count_workers(p, &code);
+  opts.workers = count_workers(p, &opts.ranks, &code);
   if (opts.workers == 0 || !make_token(token, sizeof token)) {
     return code != CLI_DONE ? code : CLI_REFUSED;
   }

@@ -93,12 +93,59 @@ int cmd_info(const cli_opts *opts)
   return code;
 }
 
+/* Of a member: whose it is, and what it must not decide by itself. */
+static void print_fleet(const weft_json *fleet)
+{
+  const weft_json *const doubt = weft_json_get(fleet, "doubt");
+  if (weft_json_kind_of(fleet) != WEFT_JSON_OBJECT) {
+    return;
+  }
+  if (weft_json_str(weft_json_get(fleet, "id")) == NULL) {
+    puts("fleet    not adopted by a coordinator yet");
+  } else {
+    printf("fleet    replica %llu of %llu of %s, %s%s\n",
+           (unsigned long long)cli_u64(fleet, "replica"),
+           (unsigned long long)cli_u64(fleet, "replicas"), cli_str(fleet, "id", "?"),
+           weft_json_bool(weft_json_get(fleet, "granted"), false) ? "may serve"
+                                                                  : "cut off",
+           weft_json_bool(weft_json_get(fleet, "behind"), false) ? ", behind" : "");
+  }
+  if (weft_json_kind_of(doubt) == WEFT_JSON_OBJECT) {
+    printf("doubt    session %s of fleet %s, version %s, %s\n",
+           cli_str(doubt, "session", "?"), cli_str(doubt, "fleet", "?"),
+           cli_str(doubt, "version", "?"), cli_str(doubt, "digest", "no digest"));
+  }
+}
+
+/* A worker, or a coordinator's replica. */
+static void print_part(const weft_json *v, const char *what, bool open)
+{
+  char size[32];
+  const char *const version = weft_json_str(weft_json_get(v, "version"));
+  const char *const reason = weft_json_str(weft_json_get(v, "reason"));
+  printf("%s %-2llu %s, %s, pid %llu, sequence %llu, %s, %s", what,
+         (unsigned long long)(weft_json_get(v, "replica") != NULL ? cli_u64(v, "replica")
+                                                                  : cli_u64(v, "rank")),
+         cli_str(v, "state", "?"), cli_str(v, "phase", "?"),
+         (unsigned long long)cli_u64(v, "pid"),
+         (unsigned long long)cli_u64(v, "sequence"),
+         cli_bytes(cli_u64(v, "bytes"), size, sizeof size),
+         cli_str(v, "digest", "no digest"));
+  if (version != NULL) {
+    printf(", version %s", version);
+  }
+  if (open && cli_u64(v, "expected") > 0) {
+    printf(", %llu of %llu bytes received", (unsigned long long)cli_u64(v, "received"),
+           (unsigned long long)cli_u64(v, "expected"));
+  }
+  printf("%s%s\n", reason != NULL && reason[0] != '\0' ? ": " : "",
+         reason != NULL ? reason : "");
+}
+
 static void status_print(const weft_json *status)
 {
   const weft_json *const session = weft_json_get(status, "session");
-  const weft_json *const list = weft_json_get(status, "workers");
   const weft_json *v;
-  char size[32];
   printf("engine   %s, boot %s\n", cli_str(status, "engine_id", "?"),
          cli_str(status, "boot_id", "?"));
   const bool ready = weft_json_bool(weft_json_get(status, "ready"), false);
@@ -106,6 +153,7 @@ static void status_print(const weft_json *status)
          weft_json_bool(weft_json_get(status, "paused"), false) ? ", paused" : "",
          ready ? "ready" : "not ready", ready ? "" : ": ",
          ready ? "" : cli_str(status, "reason", "no reason given"));
+  print_fleet(weft_json_get(status, "fleet"));
   if (weft_json_kind_of(session) == WEFT_JSON_OBJECT) {
     printf("session  %s, %s, open for %.1f s\n", cli_str(session, "id", "?"),
            cli_str(session, "state", "?"),
@@ -116,18 +164,13 @@ static void status_print(const weft_json *status)
   printf("events   %s\ncontrol  %s\n", cli_str(status, "events", "none"),
          cli_str(status, "control", "none"));
   const bool open = weft_json_kind_of(session) == WEFT_JSON_OBJECT;
-  for (v = weft_json_first(list); v != NULL; v = weft_json_next(v)) {
-    printf("worker %-2llu %s, %s, pid %llu, sequence %llu, %s, %s",
-           (unsigned long long)cli_u64(v, "rank"), cli_str(v, "state", "?"),
-           cli_str(v, "phase", "?"), (unsigned long long)cli_u64(v, "pid"),
-           (unsigned long long)cli_u64(v, "sequence"),
-           cli_bytes(cli_u64(v, "bytes"), size, sizeof size),
-           cli_str(v, "digest", "no digest"));
-    if (open && cli_u64(v, "expected") > 0) {
-      printf(", %llu of %llu bytes received", (unsigned long long)cli_u64(v, "received"),
-             (unsigned long long)cli_u64(v, "expected"));
-    }
-    putchar('\n');
+  v = weft_json_first(weft_json_get(status, "workers"));
+  for (; v != NULL; v = weft_json_next(v)) {
+    print_part(v, "worker", open);
+  }
+  v = weft_json_first(weft_json_get(status, "replicas"));
+  for (; v != NULL; v = weft_json_next(v)) {
+    print_part(v, "replica", open);
   }
 }
 

@@ -43,6 +43,7 @@ struct weft_host_sender {
   char *token;
   uint64_t epoch, no_progress_ms, moved_ms, sum;
   unsigned workers, done;
+  unsigned ranks;       /* of each replica; workers unless there are several */
   bool *served;         /* [workers] a rank has come */
   peer *peers;          /* [peer_cap] */
   struct pollfd *polls; /* [peer_cap + 1] */
@@ -92,7 +93,8 @@ weft_err weft_host_sender_create(const weft_host_sender_opts *opts, int fd,
                                  weft_why *why)
 {
   if (opts->size != sizeof *opts || opts->workers == 0 || opts->workers > WORKERS_MAX ||
-      opts->port > 65535 || opts->token == NULL || strlen(opts->token) < TOKEN_MIN) {
+      (opts->ranks != 0 && opts->workers % opts->ranks != 0) || opts->port > 65535 ||
+      opts->token == NULL || strlen(opts->token) < TOKEN_MIN) {
     return weft_whyf(why, WEFT_E_INVAL, "tcp sender: bad options");
   }
   weft_host_sender *s = calloc(1, sizeof *s);
@@ -104,6 +106,7 @@ weft_err weft_host_sender_create(const weft_host_sender_opts *opts, int fd,
   s->st = st;
   s->epoch = opts->epoch;
   s->workers = opts->workers;
+  s->ranks = opts->ranks == 0 ? opts->workers : opts->ranks;
   s->no_progress_ms = opts->no_progress_ms == 0 ? 120000 : opts->no_progress_ms;
   const size_t cap = (size_t)opts->workers + STRANGERS_MAX;
   s->token = strdup(opts->token);
@@ -211,6 +214,7 @@ static const char *judge(const weft_host_sender *s, const weft_json *hello,
                          unsigned *rank)
 {
   int64_t r;
+  int64_t dp = 0;
   if (!number_is(weft_json_get(hello, "weft"), 1)) {
     return "unknown handshake";
   }
@@ -224,13 +228,17 @@ static const char *judge(const weft_host_sender *s, const weft_json *hello,
       !number_is(weft_json_get(hello, "bytes"), s->st->data_bytes)) {
     return "other tensors are expected than this file has";
   }
-  if (!number_is(weft_json_get(hello, "world_size"), s->workers) ||
+  if (!number_is(weft_json_get(hello, "world_size"), s->ranks) ||
       !weft_json_i64(weft_json_get(hello, "rank"), &r) || r < 0 ||
-      r >= (int64_t)s->workers) {
+      r >= (int64_t)s->ranks) {
     return "wrong rank or world size";
   }
-  *rank = (unsigned)r;
-  return s->served[r] ? "this rank has been served" : NULL;
+  if (s->workers > s->ranks && (!weft_json_i64(weft_json_get(hello, "dp_index"), &dp) ||
+                                dp < 0 || dp >= (int64_t)(s->workers / s->ranks))) {
+    return "wrong dp_index";
+  }
+  *rank = (unsigned)(dp * s->ranks + r);
+  return s->served[*rank] ? "this rank has been served" : NULL;
 }
 
 static weft_err answer(weft_host_sender *s, peer *p, weft_why *why)

@@ -277,6 +277,7 @@ static weft_err send_hello(stream *s, weft_why *why)
   weft_jw_u64(&w, "epoch", plan->who.epoch);
   weft_jw_u64(&w, "rank", plan->who.rank);
   weft_jw_u64(&w, "world_size", plan->who.world_size);
+  weft_jw_u64(&w, "dp_index", plan->who.dp_index);
   weft_jw_u64(&w, "tensors", plan->pub.count);
   weft_jw_u64(&w, "bytes", plan->pub.bytes);
   weft_jw_end(&w);

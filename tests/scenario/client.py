@@ -9,7 +9,7 @@ import subprocess
 from weft_scenario import (BIN, SLOW, Daemon, Silent, check, folder, holds, main, model, noise, same, until, weft,
                            write_safetensors)
 
-COMMANDS = ("push", "info", "status", "log", "watch", "abort", "checksum")
+COMMANDS = ("push", "info", "status", "log", "watch", "abort", "checksum", "resolve")
 
 
 def free_port():
@@ -29,7 +29,7 @@ def test_help_and_usage():
                  ("push", "/no/such/file"), ("push", "--source", "pigeon", "/etc/hostname"),
                  ("info", "--server"), ("info", "--timeout", "soon"), ("info", "--timeout", "0"),
                  ("info", "--server", "ftp://x"), ("info", "--json=yes"), ("watch", "--version", "x"),
-                 ("info", "--token-file", "/no/such/file")):
+                 ("info", "--token-file", "/no/such/file"), ("resolve",), ("resolve", "--commit", "--abort")):
         p = weft(*args)
         same(p.returncode, 2, f"weft {args}: {p.stderr}")
         check(p.stderr or not args, f"weft {args} says why")
@@ -43,7 +43,7 @@ def test_unreachable():
     url = f"http://127.0.0.1:{free_port()}"
     with folder() as d:
         f = write_safetensors(d / "a", model("a"))
-        for args in (("info",), ("status",), ("log",), ("watch",), ("abort",), ("checksum",), ("push", f), ("info", "--json")):
+        for args in (("info",), ("status",), ("log",), ("watch",), ("abort",), ("checksum",), ("push", f), ("info", "--json"), ("resolve", "--abort")):
             p = weft(*args, server=url)
             same(p.returncode, 3, f"weft {args} without a server: {p.stderr}")
             check(url in p.stderr, f"names the server: {p.stderr}")

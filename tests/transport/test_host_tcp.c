@@ -31,8 +31,8 @@ static void *trainer_main(void *arg)
   return NULL;
 }
 
-static trainer *start_trainer(const int64_t *bytes, size_t count, unsigned workers,
-                              uint64_t epoch, uint64_t no_progress_ms)
+static trainer *start_opts(const int64_t *bytes, size_t count,
+                           const weft_host_sender_opts *opts)
 {
   trainer *t = calloc(1, sizeof *t);
   assert_non_null(t);
@@ -41,14 +41,20 @@ static trainer *start_trainer(const int64_t *bytes, size_t count, unsigned worke
   write_file(t->path, bytes, count);
   t->fd = open(t->path, O_RDONLY | O_CLOEXEC);
   assert_ok(weft_safetensors_read(t->fd, t->path, &t->st, NULL));
+  assert_ok(weft_host_sender_create(opts, t->fd, t->st, &t->sender, NULL));
+  assert_int_equal(pthread_create(&t->thread, NULL, trainer_main, t), 0);
+  return t;
+}
+
+static trainer *start_trainer(const int64_t *bytes, size_t count, unsigned workers,
+                              uint64_t epoch, uint64_t no_progress_ms)
+{
   const weft_host_sender_opts opts = { .size = sizeof opts,
                                        .token = token,
                                        .workers = workers,
                                        .epoch = epoch,
                                        .no_progress_ms = no_progress_ms };
-  assert_ok(weft_host_sender_create(&opts, t->fd, t->st, &t->sender, NULL));
-  assert_int_equal(pthread_create(&t->thread, NULL, trainer_main, t), 0);
-  return t;
+  return start_opts(bytes, count, &opts);
 }
 
 static void join_trainer(trainer *t, weft_err want, const char *says)
@@ -150,6 +156,33 @@ static void all_workers_get_all_bytes(void **state)
       fail_msg("worker %u: %s", r, k[r].why.text);
     }
     assert_true(k[r].right);
+  }
+  join_trainer(t, WEFT_OK, "");
+}
+
+static void every_rank_of_every_replica_is_served_once(void **state)
+{
+  (void)state;
+  enum { RANKS = 2, REPLICAS = 2 };
+  const weft_host_sender_opts opts = {
+    .size = sizeof opts, .token = token, .workers = RANKS * REPLICAS, .ranks = RANKS
+  };
+  trainer *t = start_opts(sizes, COUNT, &opts);
+  worker k = { .info = info_for(weft_host_sender_address(t->sender), token, sizes, COUNT),
+               .who = { .world_size = RANKS, .dp_index = REPLICAS } };
+  (void)worker_main(&k);
+  assert_err(k.err, WEFT_E_DENIED);
+  assert_non_null(strstr(k.why.text, "dp_index"));
+  for (unsigned i = 0; i < RANKS * REPLICAS; i++) {
+    k = (worker){
+      .info = info_for(weft_host_sender_address(t->sender), token, sizes, COUNT),
+      .who = { .rank = i % RANKS, .world_size = RANKS, .dp_index = i / RANKS }
+    };
+    (void)worker_main(&k);
+    if (k.err != WEFT_OK) {
+      fail_msg("worker %u: %s", i, k.why.text);
+    }
+    assert_true(k.right);
   }
   join_trainer(t, WEFT_OK, "");
 }
@@ -416,6 +449,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(all_workers_get_all_bytes),
+    cmocka_unit_test(every_rank_of_every_replica_is_served_once),
     cmocka_unit_test(a_set_without_bytes_is_served),
     cmocka_unit_test(strangers_are_turned_away),
     cmocka_unit_test(lying_trainers_are_errors),

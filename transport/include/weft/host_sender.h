@@ -25,6 +25,9 @@ typedef struct weft_host_sender_opts {
   uint64_t epoch;          /* the only one served; 0 = any */
   unsigned workers;        /* ranks 0 .. workers-1 are served, each once */
   uint64_t no_progress_ms; /* 0 = 120,000 */
+  /* Of a fleet: ranks of each replica, of which there are workers / ranks; worker
+   * dp_index * ranks + rank is meant then.  0 = one engine has all workers. */
+  unsigned ranks;
 } weft_host_sender_opts;
 
 /* Listens.  Borrows fd and st until destroy, opts for the call.  All tensors of the file

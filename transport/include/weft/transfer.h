@@ -105,12 +105,13 @@ typedef struct weft_transfer_ops {
  * interrupted: the progress calls stop, and whoever watches them replaces the process.
  *
  * tcp: the worker connects and sends one line of JSON ended by \n
- *   {"weft":1,"token":T,"epoch":E,"rank":R,"world_size":W,"tensors":N,"bytes":B}
- * and gets one line, {"weft":1,"ok":true} or {"weft":1,"ok":false,"error":"..."},
- * followed by exactly B bytes: the tensors in the order of names, row-major,
- * little-endian, without padding.  When it has them it sends {"weft":1,"received":B}\n
- * and closes.  Lines have at most 4,096 bytes with the \n.  Beyond loopback the address
- * as written must be in tcp_allow. */
+ *   {"weft":1,"token":T,"epoch":E,"rank":R,"world_size":W,"dp_index":D,"tensors":N,
+ *    "bytes":B}
+ * (D is the number of a fleet's replica) and gets one line, {"weft":1,"ok":true} or
+ * {"weft":1,"ok":false,"error":"..."}, followed by exactly B bytes: the tensors in the
+ * order of names, row-major, little-endian, without padding.  When it has them it sends
+ * {"weft":1,"received":B}\n and closes.  Lines have at most 4,096 bytes with the \n.
+ * Beyond loopback the address as written must be in tcp_allow. */
 WEFT_API const weft_transfer_ops *weft_transfer_host(void);
 
 enum { WEFT_HOST_LINE_MAX = 4096 };
