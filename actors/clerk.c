@@ -53,19 +53,6 @@ static void write_mismatches(weft_json_writer *w, const pair *a, size_t na, cons
   }
 }
 
-static weft_buf *writer_take(weft_json_writer *w)
-{
-  char *text;
-  size_t len;
-  if (weft_jw_take(w, &text, &len) != WEFT_OK) {
-    weft_jw_fini(w);
-    return NULL;
-  }
-  weft_buf *buf = weft_buf_create(text, len);
-  free(text);
-  return buf;
-}
-
 static weft_buf *write_body(const pair *a, size_t na, const pair *b, size_t nb)
 {
   weft_json_writer list;
@@ -73,7 +60,7 @@ static weft_buf *write_body(const pair *a, size_t na, const pair *b, size_t nb)
   weft_jw_array(&list, NULL);
   write_mismatches(&list, a, na, b, nb);
   weft_jw_end(&list);
-  weft_buf *mismatches = writer_take(&list);
+  weft_buf *mismatches = weft_jw_take_buf(&list);
   if (mismatches == NULL) {
     return NULL;
   }
@@ -84,7 +71,7 @@ static weft_buf *write_body(const pair *a, size_t na, const pair *b, size_t nb)
   weft_jw_raw(&w, "mismatches", (const char *)mismatches->data, mismatches->len);
   weft_jw_end(&w);
   weft_buf_unref(mismatches);
-  return writer_take(&w);
+  return weft_jw_take_buf(&w);
 }
 
 static weft_err compare_trees(const weft_json *now, const weft_json *baseline,

@@ -195,7 +195,7 @@ weft_err wefti_device_reset(wefti_device *device, weft_buf **out, weft_why *why)
 /* XXH3-128 of the set: high half, low half.  Entries in name order.  Errors: NOMEM. */
 weft_err wefti_entries_digest(const wefti_entry *entries, size_t count, uint64_t out[2])
     WEFT_MUST_USE;
-/* Ends w; *out gets its text.  Errors: what the writer met, NOMEM. */
+/* Ends w; *out gets its text.  Errors: NOMEM. */
 weft_err wefti_json_buf(weft_json_writer *w, weft_buf **out) WEFT_MUST_USE;
 
 #endif /* WEFT_ACTORS_DEVICE_H */

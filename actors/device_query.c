@@ -14,20 +14,8 @@ enum { PIECE = 4 << 20 }; /* bytes between two looks at cancel */
 
 weft_err wefti_json_buf(weft_json_writer *w, weft_buf **out)
 {
-  char *text;
-  size_t len;
-  weft_err err = weft_jw_take(w, &text, &len);
-  if (err == WEFT_OK) {
-    weft_buf *buf = weft_buf_adopt(text, len);
-    if (buf) {
-      *out = buf;
-    } else {
-      free(text);
-      err = WEFT_E_NOMEM;
-    }
-  }
-  weft_jw_fini(w);
-  return err;
+  *out = weft_jw_take_buf(w);
+  return *out != NULL ? WEFT_OK : WEFT_E_NOMEM;
 }
 
 weft_err wefti_entries_digest(const wefti_entry *entries, size_t count, uint64_t out[2])

@@ -457,7 +457,6 @@ void engine_jw_hex64(weft_json_writer *w, const char *key, uint64_t v);
 void engine_jw_digest(weft_json_writer *w, const char *key, uint64_t sequence,
                       uint64_t hi, uint64_t lo);
 void engine_jw_time(weft_json_writer *w, const char *key, uint64_t unix_ms);
-weft_buf *engine_jw_take(weft_json_writer *w); /* NULL = out of memory */
 
 /* ---- engine_digest.c; after a round of FINISH */
 /* false after the session was dropped: replicas that were sent the same hold other bytes.

@@ -73,7 +73,7 @@ static weft_buf *weights_body(const engine *e, const weft_buf *table)
   weft_jw_str(&w, "digest", e->visible.weights_sequence == 0 ? NULL : digest);
   weft_jw_raw(&w, "tensors", (const char *)table->data, table->len);
   weft_jw_end(&w);
-  return engine_jw_take(&w);
+  return weft_jw_take_buf(&w);
 }
 
 static uint8_t *append(uint8_t *at, const void *text, size_t len)

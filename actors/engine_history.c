@@ -225,7 +225,7 @@ weft_buf *engine_history_json(const engine *e, uint64_t limit)
   }
   weft_jw_end(&w);
   weft_jw_end(&w);
-  return engine_jw_take(&w);
+  return weft_jw_take_buf(&w);
 }
 
 bool engine_history_limit(weft_str arg, uint64_t *out)

@@ -84,18 +84,6 @@ void engine_jw_time(weft_json_writer *w, const char *key, uint64_t unix_ms)
   weft_jw_str(w, key, text);
 }
 
-weft_buf *engine_jw_take(weft_json_writer *w)
-{
-  char *text;
-  size_t len;
-  if (weft_jw_take(w, &text, &len) != WEFT_OK) {
-    return NULL;
-  }
-  weft_buf *buf = weft_buf_create(text, len);
-  free(text);
-  return buf;
-}
-
 /* ---- the status */
 
 static void write_session(weft_ctx *ctx, weft_json_writer *w, const engine *e)
@@ -245,7 +233,7 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   weft_jw_bool(&w, "ready", engine_serves(ctx, e, reason, sizeof reason));
   weft_jw_str(&w, "reason", reason);
   weft_jw_end(&w);
-  return engine_jw_take(&w);
+  return weft_jw_take_buf(&w);
 }
 
 /* ---- events */
@@ -253,7 +241,7 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
 static void publish(weft_ctx *ctx, engine *e, const char *topic, uint64_t sequence,
                     weft_json_writer *w)
 {
-  weft_buf *json = engine_jw_take(w);
+  weft_buf *json = weft_jw_take_buf(w);
   if (json != NULL && e->args.publisher != 0) {
     (void)weft_send(
         ctx, e->args.publisher,

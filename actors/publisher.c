@@ -272,16 +272,9 @@ static void on_resync(weft_ctx *ctx, publisher *self, const weft_resync *m)
 {
   static const char nomem[] = "{\"error\":\"out of memory; try again\"}";
   weft_json_writer w;
-  char *text;
-  size_t len;
   weft_jw_init(&w);
   read_and_answer(self, m->json, &w);
-  weft_buf *json = NULL;
-  if (weft_jw_take(&w, &text, &len) != WEFT_OK) {
-    weft_jw_fini(&w);
-  } else if ((json = weft_buf_adopt(text, len)) == NULL) {
-    free(text);
-  }
+  weft_buf *json = weft_jw_take_buf(&w);
   if (json == NULL) {
     json = weft_buf_create(nomem, sizeof nomem - 1);
   }

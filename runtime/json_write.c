@@ -209,3 +209,17 @@ weft_err weft_jw_take(weft_json_writer *w, char **out, size_t *len)
   weft_jw_fini(w);
   return WEFT_OK;
 }
+
+weft_buf *weft_jw_take_buf(weft_json_writer *w)
+{
+  char *text;
+  size_t len;
+  if (weft_jw_take(w, &text, &len) != WEFT_OK) {
+    return NULL;
+  }
+  weft_buf *buf = weft_buf_adopt(text, len);
+  if (buf == NULL) {
+    free(text);
+  }
+  return buf;
+}

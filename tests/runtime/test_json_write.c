@@ -137,6 +137,33 @@ static void each_failed_allocation_is_an_error(void **state)
   assert_true(failures >= 3);
 }
 
+static void a_buffer_is_the_text_or_nothing(void **state)
+{
+  (void)state;
+  weft_json_writer w;
+  weft_jw_init(&w);
+  weft_jw_array(&w, NULL);
+  assert_null(weft_jw_take_buf(&w)); /* not balanced */
+  unsigned failures = 0;
+  FOR_EACH_FAILURE
+  {
+    weft_jw_init(&w);
+    weft_jw_array(&w, NULL);
+    weft_jw_u64(&w, NULL, 7);
+    weft_jw_end(&w);
+    weft_buf *buf = weft_jw_take_buf(&w);
+    assert_true((buf == NULL) == fail_hit);
+    if (buf != NULL) {
+      assert_int_equal(buf->len, 3);
+      assert_string_equal((const char *)buf->data, "[7]");
+      weft_buf_unref(buf);
+    }
+    failures += fail_hit;
+    END_UNLESS_FAILED
+  }
+  assert_true(failures >= 2);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -147,6 +174,7 @@ int main(void)
     cmocka_unit_test(depth_at_limit_and_beyond),
     cmocka_unit_test(unbalanced_is_an_error),
     cmocka_unit_test(each_failed_allocation_is_an_error),
+    cmocka_unit_test(a_buffer_is_the_text_or_nothing),
   };
   return cmocka_run_group_tests_name("runtime.json_write", tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #define WEFT_JSON_H
 
 #include "weft/base.h"
+#include "weft/buf.h"
 #include "weft/err.h"
 
 #include <stdbool.h>
@@ -135,6 +136,9 @@ WEFT_API void weft_jw_raw(weft_json_writer *w, const char *key, const char *json
  * Errors: NOMEM, LIMIT (depth), STATE (unbalanced). */
 WEFT_API weft_err weft_jw_take(weft_json_writer *w, char **out, size_t *len)
     WEFT_MUST_USE;
+/* The same as a buffer, whose first owner the caller is.  NULL on any error; w is empty
+ * afterwards. */
+WEFT_API weft_buf *weft_jw_take_buf(weft_json_writer *w) WEFT_MUST_USE;
 
 WEFT_END_DECLS
 
