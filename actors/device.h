@@ -26,7 +26,7 @@ struct wefti_device {
   uint32_t tp, pp;
   uint32_t pid;
   bool own_process;
-  char about[320]; /* what it runs on; "" = host memory.  Constant */
+  char about[512]; /* what it runs on; "" = host memory.  Constant */
   /* Worker to device: leave off what runs.  Relaxed: it carries no data, the job's end
    * comes as a message. */
   atomic_bool cancel;

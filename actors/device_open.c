@@ -77,8 +77,9 @@ static void describe(wefti_device *device, int gpu)
   weft_device_info i = { .count = 0 };
   device->transfer->info(device->backend, &i);
   (void)snprintf(device->about, sizeof device->about,
-                 "GPU %d %.60s %s, CUDA %.90s%s%.90s", gpu, i.name, i.uuid, i.cudart,
-                 i.nccl[0] != '\0' ? ", NCCL " : "", i.nccl);
+                 "GPU %d %.60s %s, CUDA %.90s%s%.90s%s%s", gpu, i.name, i.uuid, i.cudart,
+                 i.nccl[0] != '\0' ? ", NCCL " : "", i.nccl,
+                 i.settings[0] != '\0' ? ", " : "", i.settings);
 }
 
 static weft_err fill_gpu(wefti_device *device, const wefti_device_opts *opts,

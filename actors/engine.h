@@ -155,7 +155,7 @@ typedef struct engine_member {
   uint64_t next_tensors, next_bytes;
   uint64_t next_sets[2]; /* tensors of the main and the draft set */
   weft_w_state reported; /* last answer; h and device unused */
-  char device[320];      /* the last answer's: what a GPU worker runs on, or "" */
+  char device[512];      /* the last answer's: what a GPU worker runs on, or "" */
   engine_arrival arrival;
   char why[160]; /* why it is absent or lost */
 } engine_member;

@@ -90,13 +90,11 @@ static weft_err host_open(const weft_transfer_opts *opts, void **state, weft_why
   return WEFT_OK;
 }
 
-static weft_err host_init(void *state, const char *init_info, size_t len,
-                          const weft_transfer_who *who, const atomic_bool *cancel,
-                          weft_why *why)
+static weft_err host_check_init(void *state, const char *init_info, size_t len,
+                                const weft_transfer_who *who, weft_why *why)
 {
   (void)state;
   (void)who;
-  (void)cancel;
   weft_json *root = NULL;
   weft_why inner = { 0 };
   weft_err err = weft_json_parse(init_info, len, NULL, &root, &inner);
@@ -113,6 +111,14 @@ static weft_err host_init(void *state, const char *init_info, size_t len,
   }
   weft_json_free(root);
   return err;
+}
+
+static weft_err host_init(void *state, const char *init_info, size_t len,
+                          const weft_transfer_who *who, const atomic_bool *cancel,
+                          weft_why *why)
+{
+  (void)cancel;
+  return host_check_init(state, init_info, len, who, why);
 }
 
 static void host_abandon(void *state, weft_plan *plan)
@@ -290,6 +296,7 @@ static const weft_transfer_ops host_ops = {
   .receive = host_receive,
   .abandon = host_abandon,
   .close = host_close,
+  .check_init = host_check_init,
 };
 
 const weft_transfer_ops *weft_transfer_host(void)

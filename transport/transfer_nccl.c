@@ -61,6 +61,30 @@ static weft_err nccl_open(const weft_transfer_opts *opts, void **state, weft_why
   return WEFT_OK;
 }
 
+/* What of the environment decides how ranks find and reach each other. */
+static void settings(char *out, size_t cap)
+{
+  static const char *const names[] = {
+    "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE",   "NCCL_IB_HCA",      "NCCL_NET",
+    "NCCL_P2P_DISABLE",   "NCCL_CUMEM_ENABLE", "NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE",
+  };
+  size_t at = 0;
+  out[0] = '\0';
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    const char *value = wefti_env_get(names[i]);
+    if (value == NULL) {
+      continue;
+    }
+    const int n =
+        snprintf(out + at, cap - at, "%s%s=%.24s", at > 0 ? " " : "", names[i], value);
+    if (n < 0 || (size_t)n >= cap - at) {
+      out[at] = '\0'; /* whole settings only */
+      return;
+    }
+    at += (size_t)n;
+  }
+}
+
 static void nccl_info(void *state, weft_device_info *out)
 {
   const wefti_nccl_state *st = state;
@@ -69,6 +93,7 @@ static void nccl_info(void *state, weft_device_info *out)
   char version[WEFTI_NCCL_VERSION_TEXT];
   wefti_gpu_info(&st->gpu, out);
   wefti_nccl_version_text(st->group.nccl.version, version);
+  settings(out->settings, sizeof out->settings);
   (void)snprintf(out->nccl, sizeof out->nccl, "%s (%.63s)", version,
                  slash != NULL ? slash + 1 : path);
 }

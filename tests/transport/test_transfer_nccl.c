@@ -612,6 +612,23 @@ static void what_is_used_is_said(void **state)
   weft_transfer_nccl()->info(w->backend, &info);
   assert_string_equal(info.nccl, "2.28.9 (libfakenccl.so)");
   assert_string_equal(info.cudart, "13.0 (libfakecudart.so), driver 13.0");
+  assert_string_equal(info.settings, "");
+  setenv("NCCL_SOCKET_IFNAME", "eth0", 1);
+  setenv("NCCL_CUMEM_ENABLE", "0", 1);
+  weft_transfer_nccl()->info(w->backend, &info);
+  assert_string_equal(info.settings, "NCCL_SOCKET_IFNAME=eth0 NCCL_CUMEM_ENABLE=0");
+  setenv("NCCL_NET", "0123456789012345678901234567890", 1); /* cut, and in order */
+  setenv("NCCL_IB_HCA", "0123456789012345678901234567890", 1);
+  setenv("NCCL_NVLS_ENABLE", "too much for the line", 1);
+  weft_transfer_nccl()->info(w->backend, &info);
+  assert_string_equal(info.settings,
+                      "NCCL_SOCKET_IFNAME=eth0 NCCL_IB_HCA=012345678901234567890123 "
+                      "NCCL_NET=012345678901234567890123 NCCL_CUMEM_ENABLE=0");
+  unsetenv("NCCL_SOCKET_IFNAME");
+  unsetenv("NCCL_CUMEM_ENABLE");
+  unsetenv("NCCL_NET");
+  unsetenv("NCCL_IB_HCA");
+  unsetenv("NCCL_NVLS_ENABLE");
   const weft_device_opts device = { .size = sizeof device,
                                     .cudart = WEFT_FAKE_CUDART,
                                     .nccl = "/nowhere/libnccl.so.2" };

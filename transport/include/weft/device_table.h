@@ -29,6 +29,8 @@ typedef struct weft_device_info {
   char name[WEFT_DEVICE_TEXT];   /* the card's */
   char uuid[WEFT_GPU_UUID_TEXT]; /* lower case, without "GPU-"; "" = not known */
   int count;                     /* devices that this process sees */
+  char
+      settings[WEFT_DEVICE_TEXT]; /* NCCL_* of the environment that choose paths, or "" */
 } weft_device_info;
 
 /* Opens the libraries, looks at the device and lets go of them.  May take long (a GPU
