@@ -212,6 +212,24 @@ static void require_pause_refuses_start_and_resume(void **state)
   stop();
 }
 
+/* open-r1 #690 */
+static void an_idle_half_hour_between_updates_changes_nothing(void **state)
+{
+  (void)state;
+  start(NULL);
+  expect(world_init(&w, 0), WEFT_OK);
+  for (unsigned i = 1; i <= 2; i++) {
+    expect(world_begin(&w, 0), WEFT_OK);
+    expect(world_update(&w, 0, i == 1 ? "{\"a\":1}" : "{\"a\":2}", 0), WEFT_OK);
+    expect(world_finish(&w, 0, "v", 0), WEFT_OK);
+    is_now("weft_weights_sequence", i);
+    world_run(&w, UINT64_C(30) * 60 * 1000);
+    is_now("weft_workers{state=\"ready\"}", 2);
+    assert_int_equal(w.workers[0].aborts, 0);
+  }
+  stop();
+}
+
 static void any_version_is_a_label(void **state)
 {
   (void)state;
@@ -254,6 +272,7 @@ int main(void)
     cmocka_unit_test(the_heartbeat_grows_without_anybody_asking),
     cmocka_unit_test(a_pause_is_timed_and_its_lease_makes_unready),
     cmocka_unit_test(require_pause_refuses_start_and_resume),
+    cmocka_unit_test(an_idle_half_hour_between_updates_changes_nothing),
     cmocka_unit_test(any_version_is_a_label),
     cmocka_unit_test(workers_are_counted_by_state),
   };

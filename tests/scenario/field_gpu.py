@@ -1,6 +1,7 @@
 """Field reports about NCCL and GPU memory, on the stand-ins of tests/doubles."""
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,13 +19,13 @@ def test_nccl_2349_200_communicators_on_one_port():
     """Init and tear-down, 200 times, by way of a store that listens on the same port each time;
     others are answered meanwhile."""
     with daemon() as w:
-        store = nccl_trainer.Store(b"/broadcast_from/0/0", b"")
+        store = nccl_trainer.Store(b"/broadcast_from/0/0", None)
         t, worst = trainer(w), 0.0
 
         def publish(group):
-            store.value = __import__("pickle").dumps(group.id)
-            store.joined = 0
+            store.value = pickle.dumps(group.id)
         for i in range(200):
+            store.value = None  # who comes before it is published waits for it
             fine(t.init(publish=publish, store=store.port))
             if i % 20 == 0:
                 began = time.monotonic()

@@ -147,7 +147,7 @@ class Store(threading.Thread):
 
     def __init__(self, key, value):
         super().__init__(daemon=True)
-        self.key, self.value, self.joined = key, value, 0
+        self.key, self.value, self.joined = key, value, 0  # value None: not there yet
         self.lock = threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -178,6 +178,8 @@ class Store(threading.Thread):
                 elif op == b"\6":
                     count = struct.unpack("<Q", f.read(8))[0]
                     assert [text() for _ in range(count)] == [self.key]
+                    while self.value is None:
+                        time.sleep(0.001)
                     c.sendall(b"\0")
                 elif op == b"\3":
                     assert text() == self.key
