@@ -187,6 +187,18 @@ static void release_export(void *arg, uint32_t rank, uint64_t incarnation, uint6
   }
 }
 
+static weft_err send_export(void *arg, uint32_t rank, uint64_t incarnation,
+                            const wefti_export_msg *msg, const int *fds, size_t nfds)
+{
+  const wefti_members *m = arg;
+  for (wefti_child *child = m->children; child; child = child->next) {
+    if (child->rank == rank && child->incarnation == incarnation && !child->gone) {
+      return weft_process_send(child->process, msg, wefti_export_len(msg), fds, nfds);
+    }
+  }
+  return WEFT_E_CLOSED;
+}
+
 static void on_exit_of(void *arg, int status)
 {
   wefti_child *child = arg;
@@ -346,7 +358,9 @@ weft_err wefti_members_create(weft_runtime *rt, const wefti_members_opts *opts,
   } else if (m->kind == WEFT_WORKERS_THREADS) {
     err = wefti_threads_create(m, why);
   } else if (m->kind == WEFT_WORKERS_PROCESSES) {
-    const wefti_imports_ops ops = { .release = release_export, .arg = m };
+    const wefti_imports_ops ops = { .release = release_export,
+                                    .send = send_export,
+                                    .arg = m };
     err = wefti_imports_create(rt, m->world_size, &ops, &m->imports);
     if (err == WEFT_OK) {
       err = weft_alarm_create(weft_runtime_loop(rt, 0), pay_all, m, &m->owing);

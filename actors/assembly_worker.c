@@ -33,7 +33,8 @@ typedef struct worker_process {
   weft_rundir *rundir;
   weft_lifeline *lifeline;
   wefti_announce *announce;
-  wefti_exporter *exporter; /* of a child */
+  wefti_exporter *exporter; /* of a child, as is the next */
+  wefti_taker *taker;
   weft_signal *signals[2];
   uint64_t incarnation;
   char url[WEFTI_URL_MAX];
@@ -187,6 +188,9 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
   if (err == WEFT_OK && !o->join) {
     err = wefti_exporter_create(w->rt, w->device, &w->exporter);
   }
+  if (err == WEFT_OK && !o->join) {
+    err = wefti_taker_create(w->rt, w->device, &w->taker);
+  }
   return err == WEFT_OK ? spawn_actors(w, o, why) : err;
 }
 
@@ -195,7 +199,7 @@ static void on_parent_message(void *arg, const void *data, size_t len, int *fds,
 {
   const worker_process *w = arg;
   wefti_exporter_message(w->exporter, data, len);
-  wefti_ignore_fds(NULL, data, len, fds, nfds);
+  wefti_taker_message(w->taker, data, len, fds, nfds);
 }
 
 static weft_err say_ready(worker_process *w, weft_why *why)
@@ -218,6 +222,7 @@ static weft_err introduce(worker_process *w, const weft_worker_opts *o, weft_why
           why, err, "no lifeline: a worker is started by an engine, or joins one (join)");
     }
     wefti_exporter_set_line(w->exporter, w->lifeline);
+    wefti_taker_set_line(w->taker, w->lifeline, w->worker);
     return say_ready(w, why);
   }
   wefti_announce_opts announce = {
@@ -246,6 +251,7 @@ static void unmake(worker_process *w)
   }
   weft_runtime_destroy(w->rt);
   wefti_exporter_destroy(w->exporter);
+  wefti_taker_destroy(w->taker);
   wefti_device_destroy(w->device);
   weft_rundir_close(w->rundir);
 }

@@ -69,6 +69,9 @@ static void tidy(wefti_device *device)
   wefti_store_reap(device->store);
   wefti_store_state_get(device->store, &st);
   weft_memory_trim(device->memory, st.bytes); /* room for one full update stays */
+  if (device->kept) {
+    weft_memory_trim(device->kept, 0);
+  }
 }
 
 /* Tables of an update of many tensors come to several times what stays of them. */
@@ -152,6 +155,9 @@ static weft_err run_job(device_actor *self, const weft_device_run *m,
     return wefti_device_checksum(device, m->rank, m->dp_index, &out->json, why);
   case WEFT_DEVICE_RESET:
     return wefti_device_reset(device, &out->json, why);
+  case WEFT_DEVICE_RECALL:
+    return wefti_device_recall(device, (const uint64_t[2]){ m->digest_hi, m->digest_lo },
+                               why);
   case WEFT_DEVICE_REAP:
     tidy(device);
     if (self->session.epoch == 0) { /* between updates */

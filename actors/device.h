@@ -15,9 +15,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Whoever may have the weights that this rank served in its last life (export_take.c). */
+typedef struct wefti_keeper {
+  /* The worker's loop.  Asks for a set of digest, which is to be served as
+   * weights_sequence; KEPT_OFFER follows.  not_own: another one than last time.  false:
+   * nobody is there to ask.  0: nothing is to be served, nothing follows. */
+  bool (*want)(void *arg, uint64_t weights_sequence, const uint64_t digest[2],
+               bool not_own);
+  /* The device thread, once for an offer: *entries are the caller's to free, with a
+   * reference to each cell.  They are what the keeper says; nothing is checked. */
+  weft_err (*take)(void *arg, wefti_entry **entries, size_t *count, weft_why *why);
+  /* The worker's loop: what came of it; 0 = nothing. */
+  void (*had)(void *arg, uint64_t weights_sequence, const uint64_t digest[2]);
+  void *arg;
+} wefti_keeper;
+
 struct wefti_device {
   weft_store *store;
   weft_memory *memory;
+  weft_memory *kept; /* the last life's slabs, read-only; NULL = none */
   const weft_transfer_ops *transfer;
   void *backend;                  /* transfer's state */
   wefti_manifest *manifest;       /* the tensors it may hold; NULL = any.  Constant */
@@ -44,6 +60,7 @@ struct wefti_device {
    * elsewhere let go of.  Set like on_install; may be NULL. */
   void (*catch_up)(void *arg);
   void *catch_up_arg;
+  const wefti_keeper *keeper; /* set like on_install; NULL = none */
 };
 
 static inline bool wefti_device_cancelled(wefti_device *device)
@@ -179,6 +196,14 @@ typedef struct wefti_names {
 void wefti_names_add(wefti_names *names, const char *name);
 /* "a, b and 7 more", what fits. */
 void wefti_names_text(const wefti_names *names, char *out, size_t cap);
+
+/* ---- what the last life left (device_recall.c) */
+/* The epoch that it is installed under: no session's. */
+#define WEFTI_RECALL_EPOCH UINT64_MAX
+/* Takes the keeper's offer, reads every byte and, when all is what digest says, installs
+ * it beside the default.  Errors: FAILED (it is not), CANCELLED, UNAVAIL, NOMEM. */
+weft_err wefti_device_recall(wefti_device *device, const uint64_t digest[2],
+                             weft_why *why) WEFT_MUST_USE;
 
 /* ---- questions about the live set (device_query.c).  Each makes one JSON text. */
 weft_err wefti_device_weights(wefti_device *device, weft_buf **out, weft_why *why)

@@ -193,6 +193,7 @@ void wefti_device_destroy(wefti_device *device)
   }
   weft_store_destroy(device->store); /* its cells go back to memory */
   weft_memory_destroy(device->memory);
+  weft_memory_destroy(device->kept);
   wefti_manifest_free(device->manifest);
   wefti_manifest_free(device->draft_manifest);
   free(device->order);

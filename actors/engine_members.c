@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ADOPT_MS = 5000, FENCE_AGAIN_MS = 1000 };
+enum { ADOPT_MS = 5000, FENCE_AGAIN_MS = 1000, MAPPING_BEAT_MS = 50 };
 
 weft_err engine_members_init(weft_ctx *ctx, engine *e)
 {
@@ -31,9 +31,10 @@ bool engine_ready(const engine *e, char *reason, size_t cap)
     if (m->state != MEMBER_READY) {
       (void)snprintf(reason, cap, "rank %" PRIu32 " is %s: %s", i,
                      engine_member_state_name(m->state),
-                     m->state == MEMBER_BEHIND
-                         ? "it has no weights; a full update brings it back"
-                         : m->why);
+                     m->state != MEMBER_BEHIND ? m->why
+                     : m->reported.phase == WEFT_WORKER_MAPPING
+                         ? "it maps its weights again"
+                         : "it has no weights; a full update brings it back");
       return false;
     }
   }
@@ -118,12 +119,17 @@ void engine_admit_arrivals(weft_ctx *ctx, engine *e)
   }
 }
 
-static void adopted(weft_ctx *ctx, engine *e, engine_member *m)
+static bool has_what_is_visible(const engine *e, const engine_member *m)
 {
   const weft_w_state *r = &m->reported;
-  const bool has_it = r->weights_sequence == e->visible.weights_sequence &&
-                      (e->visible.weights_sequence == 0 ||
-                       (r->digest_hi == m->digest_hi && r->digest_lo == m->digest_lo));
+  return r->weights_sequence == e->visible.weights_sequence &&
+         (e->visible.weights_sequence == 0 ||
+          (r->digest_hi == m->digest_hi && r->digest_lo == m->digest_lo));
+}
+
+static void adopted(weft_ctx *ctx, engine *e, engine_member *m)
+{
+  const bool has_it = has_what_is_visible(e, m);
   m->state = has_it ? MEMBER_READY : MEMBER_BEHIND;
   m->why[0] = '\0';
   weft_log(ctx, WEFT_LOG_INFO,
@@ -132,6 +138,23 @@ static void adopted(weft_ctx *ctx, engine *e, engine_member *m)
   engine_publish_worker(ctx, e, m, has_it ? "up" : "behind");
   engine_publish_status(ctx, e);
   engine_beat(ctx, e, m->rank); /* at once: its readers need the first grant */
+}
+
+/* It is behind and what it had in its last life comes back by itself.  Its session frames
+ * wait for that, so it cannot be in the way of a session that was opened meanwhile. */
+static void look_again(weft_ctx *ctx, engine *e, engine_member *m, uint32_t phase_before)
+{
+  if (m->state == MEMBER_BEHIND && has_what_is_visible(e, m)) {
+    m->state = MEMBER_READY;
+    weft_log(ctx, WEFT_LOG_INFO,
+             "rank %" PRIu32 " has its weights again incarnation=%016" PRIx64, m->rank,
+             m->incarnation);
+    engine_publish_worker(ctx, e, m, "up");
+    engine_publish_status(ctx, e);
+  } else if ((phase_before == WEFT_WORKER_MAPPING) !=
+             (m->reported.phase == WEFT_WORKER_MAPPING)) {
+    engine_publish_status(ctx, e);
+  }
 }
 
 void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank)
@@ -160,8 +183,11 @@ void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank)
   if (!engine_member_usable(m)) {
     return; /* the next incarnation starts its own */
   }
+  const bool soon =
+      m->reported.phase == WEFT_WORKER_MAPPING && e->args.beat_ms > MAPPING_BEAT_MS;
   weft_timer_cancel(ctx, m->beat_timer);
-  m->beat_timer = weft_timer_start(ctx, e->args.beat_ms, ENGINE_TAG(TIMER_BEAT, rank));
+  m->beat_timer = weft_timer_start(ctx, soon ? MAPPING_BEAT_MS : e->args.beat_ms,
+                                   ENGINE_TAG(TIMER_BEAT, rank));
   if (m->beat != 0) {
     return;
   }
@@ -231,6 +257,8 @@ bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   m->stamp_at_ms = weft_now_ms(ctx);
   if (m->state == MEMBER_ADOPTING) {
     adopted(ctx, e, m);
+  } else {
+    look_again(ctx, e, m, before.phase);
   }
   return true;
 }

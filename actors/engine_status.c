@@ -23,7 +23,7 @@ static const char *phase_name(uint32_t phase)
     [WEFT_WORKER_ACCEPTING] = "accepting", [WEFT_WORKER_ACCEPTED] = "accepted",
     [WEFT_WORKER_RECEIVING] = "receiving", [WEFT_WORKER_FINISHING] = "finishing",
     [WEFT_WORKER_INSTALLED] = "installed", [WEFT_WORKER_ABORTING] = "aborting",
-    [WEFT_WORKER_POISONED] = "poisoned",
+    [WEFT_WORKER_POISONED] = "poisoned",   [WEFT_WORKER_MAPPING] = "mapping",
   };
   return phase < sizeof names / sizeof names[0] ? names[phase] : "unknown";
 }

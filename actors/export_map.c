@@ -1,9 +1,6 @@
 #define _GNU_SOURCE
-#include "exports.h"
-#include "weft/checked.h"
-#include "weft/dtype.h"
+#include "export_priv.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,103 +12,54 @@
 
 /* The parent's end: maps, reads the table for the first reader, hands out pins. */
 
-enum { SLABS_WAITING_MAX = 65536, RETIRED = 1, CLOSED = 2, READER = 4 };
-static const uint64_t table_max = UINT64_C(1) << 30; /* bytes */
-
-typedef struct mapping { /* of one slab of one worker life */
-  struct mapping *next;
-  uint64_t id, incarnation, bytes;
-  void *base;
-  unsigned refs;
-} mapping;
-
-typedef struct seat seat;
-typedef struct import {
-  struct import *next;
-  seat *seat;
-  uint64_t incarnation, epoch;
-  weft_snapshot snapshot; /* weights_sequence 0: not visible yet */
-  weft_tensor *tensors;
-  uint8_t *table; /* names and shapes point into it */
-  int table_fd;   /* until it is read */
-  uint64_t table_bytes;
-  /* The table was read and is good.  Release after, acquire before tensors are used. */
-  atomic_bool open;
-  mapping **mappings; /* [mapping_count], a reference each */
-  size_t mapping_count;
-  /* READER for each; RETIRED: it goes with its last reader; CLOSED beside it: dropped,
-   * gone or unreadable, nobody joins that reader.  Added to under lock,
-   * readers leave without: acq_rel, so that who frees it has seen them end. */
-  atomic_uint use;
-} import;
-
-struct seat {
-  wefti_imports *all;
-  uint32_t rank;
-  pthread_mutex_t lock;    /* over imports and who comes to read them */
-  pthread_mutex_t opening; /* over table, tensors and table_fd of those that are pinned */
-  import *imports;         /* newest first */
-  mapping *mappings;       /* loop 0's, as is what follows */
-  mapping **waiting;       /* of SLABS messages, a reference each */
-  size_t waiting_count;
-};
-
-struct wefti_imports {
-  weft_runtime *rt;
-  wefti_imports_ops ops;
-  uint32_t world_size;
-  _Atomic uint64_t visible; /* weights_sequence that was said last.  Relaxed: a number */
-  seat *seats;
-};
-
-static bool is_retired(const import *im)
-{
-  return (atomic_load_explicit(&im->use, memory_order_relaxed) & RETIRED) != 0;
-}
+enum { SLABS_WAITING_MAX = 65536 };
 
 /* ---- slabs */
 
-static void unmap(seat *s, mapping *m)
+static void unmap(export_seat *s, export_mapping *m)
 {
   if (--m->refs > 0) {
     return;
   }
-  for (mapping **at = &s->mappings; *at; at = &(*at)->next) {
+  for (export_mapping **at = &s->mappings; *at; at = &(*at)->next) {
     if (*at == m) {
       *at = m->next;
       break;
     }
   }
   (void)munmap(m->base, m->bytes);
+  (void)close(m->fd);
   free(m);
 }
 
-/* A reference to the mapping of slab, made from fd if there is none.  Refuses a file that
- * could shrink under the readers. */
-static mapping *map_slab(seat *s, uint64_t incarnation, const wefti_export_slab *slab,
-                         int fd)
+/* A reference to the mapping of slab, made from *fd (which is taken) if there is none.
+ * Refuses a file that could shrink under the readers. */
+static export_mapping *map_slab(export_seat *s, uint64_t incarnation,
+                                const wefti_export_slab *slab, int *fd)
 {
-  for (mapping *m = s->mappings; m; m = m->next) {
+  for (export_mapping *m = s->mappings; m; m = m->next) {
     if (m->id == slab->id && m->incarnation == incarnation) {
       m->refs++;
       return m;
     }
   }
   struct stat st;
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) != 0 || st.st_size <= 0 ||
+  const int seals = fcntl(*fd, F_GET_SEALS);
+  if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(*fd, &st) != 0 || st.st_size <= 0 ||
       (uint64_t)st.st_size < slab->bytes || slab->bytes == 0) {
     return NULL;
   }
-  mapping *m = calloc(1, sizeof *m);
+  export_mapping *m = calloc(1, sizeof *m);
   if (!m) {
     return NULL;
   }
-  m->base = mmap(NULL, slab->bytes, PROT_READ, MAP_SHARED, fd, 0);
+  m->base = mmap(NULL, slab->bytes, PROT_READ, MAP_SHARED, *fd, 0);
   if (m->base == MAP_FAILED) {
     free(m);
     return NULL;
   }
+  m->fd = *fd;
+  *fd = -1;
   m->id = slab->id;
   m->incarnation = incarnation;
   m->bytes = slab->bytes;
@@ -121,7 +69,7 @@ static mapping *map_slab(seat *s, uint64_t incarnation, const wefti_export_slab 
   return m;
 }
 
-static void drop_waiting(seat *s)
+static void drop_waiting(export_seat *s)
 {
   for (size_t i = 0; i < s->waiting_count; i++) {
     unmap(s, s->waiting[i]);
@@ -131,20 +79,20 @@ static void drop_waiting(seat *s)
   s->waiting_count = 0;
 }
 
-static bool take_slabs(seat *s, uint64_t incarnation, const wefti_export_msg *msg,
-                       const int *fds, size_t nfds)
+static bool take_slabs(export_seat *s, uint64_t incarnation, const wefti_export_msg *msg,
+                       int *fds, size_t nfds)
 {
   if (nfds != msg->slab_count || s->waiting_count + nfds > SLABS_WAITING_MAX) {
     return false;
   }
-  mapping **grown =
-      realloc(s->waiting, (s->waiting_count + nfds + 1) * sizeof(mapping *));
+  export_mapping **grown =
+      realloc(s->waiting, (s->waiting_count + nfds + 1) * sizeof(export_mapping *));
   if (!grown) {
     return false;
   }
   s->waiting = grown;
   for (size_t i = 0; i < nfds; i++) {
-    mapping *m = map_slab(s, incarnation, &msg->slabs[i], fds[i]);
+    export_mapping *m = map_slab(s, incarnation, &msg->slabs[i], &fds[i]);
     if (!m) {
       return false;
     }
@@ -156,7 +104,7 @@ static bool take_slabs(seat *s, uint64_t incarnation, const wefti_export_msg *ms
 /* ---- imports */
 
 /* Nobody reads it and it is in no list. */
-static void free_import(import *im)
+static void free_import(export_import *im)
 {
   for (size_t i = 0; i < im->mapping_count; i++) {
     unmap(im->seat, im->mappings[i]);
@@ -171,15 +119,15 @@ static void free_import(import *im)
 }
 
 /* Loop 0: frees what is retired and not read, and tells the worker. */
-static void sweep(void *arg)
+void export_sweep(void *arg)
 {
-  seat *s = arg;
-  import *ended = NULL;
+  export_seat *s = arg;
+  export_import *ended = NULL;
   (void)pthread_mutex_lock(&s->lock);
-  for (import **at = &s->imports; *at;) {
-    import *im = *at;
+  for (export_import **at = &s->imports; *at;) {
+    export_import *im = *at;
     const unsigned use = atomic_load_explicit(&im->use, memory_order_acquire);
-    if ((use & ~(unsigned)CLOSED) == RETIRED) {
+    if ((use & ~(unsigned)IMPORT_CLOSED) == IMPORT_RETIRED) {
       *at = im->next;
       im->next = ended;
       ended = im;
@@ -189,29 +137,14 @@ static void sweep(void *arg)
   }
   (void)pthread_mutex_unlock(&s->lock);
   while (ended) {
-    import *im = ended;
+    export_import *im = ended;
     ended = im->next;
     s->all->ops.release(s->all->ops.arg, s->rank, im->incarnation, im->epoch);
     free_import(im);
   }
 }
 
-static uint8_t *read_table(int fd, uint64_t bytes)
-{
-  uint8_t *table = malloc((size_t)bytes + 1);
-  size_t at = 0;
-  while (table && at < bytes) {
-    const ssize_t n = pread(fd, table + at, (size_t)bytes - at, (off_t)at);
-    if (n == 0 || (n < 0 && errno != EINTR)) {
-      free(table);
-      return NULL;
-    }
-    at += n > 0 ? (size_t)n : 0;
-  }
-  return table;
-}
-
-static const mapping *find_mapping(const import *im, uint64_t slab)
+static const export_mapping *find_mapping(const export_import *im, uint64_t slab)
 {
   for (size_t i = 0; i < im->mapping_count; i++) {
     if (im->mappings[i]->id == slab) {
@@ -221,33 +154,7 @@ static const mapping *find_mapping(const import *im, uint64_t slab)
   return NULL;
 }
 
-static bool read_tensor(const import *im, const wefti_export_record *r, weft_tensor *out)
-{
-  const uint64_t table_bytes = im->table_bytes;
-  const mapping *m = r->bytes > 0 ? find_mapping(im, r->slab) : NULL;
-  if (r->ndim > WEFT_NDIM_MAX || r->name_at >= table_bytes ||
-      r->name_len >= table_bytes - r->name_at ||
-      im->table[r->name_at + r->name_len] != 0 || r->shape_at % sizeof(int64_t) != 0 ||
-      r->shape_at > table_bytes ||
-      r->ndim * sizeof(int64_t) > table_bytes - r->shape_at ||
-      memchr(r->dtype, 0, sizeof r->dtype) == NULL) {
-    return false;
-  }
-  if (r->bytes > 0 && (!m || r->offset > m->bytes || r->bytes > m->bytes - r->offset)) {
-    return false;
-  }
-  const void *shape = im->table + r->shape_at; /* malloc's alignment, a multiple of 8 */
-  *out = (weft_tensor){ .name = (const char *)im->table + r->name_at,
-                        .dtype = weft_dtype_name(weft_dtype_parse(r->dtype)),
-                        .shape = shape,
-                        .ndim = r->ndim,
-                        .bytes = r->bytes,
-                        .data = m ? (const uint8_t *)m->base + r->offset : NULL };
-  memcpy(out->digest, r->digest, sizeof out->digest);
-  return out->dtype != NULL;
-}
-
-static bool read_tensors(import *im)
+static bool read_tensors(export_import *im)
 {
   const size_t count = im->snapshot.tensor_count;
   im->tensors = calloc(count + 1, sizeof *im->tensors);
@@ -256,10 +163,15 @@ static bool read_tensors(import *im)
   }
   for (size_t i = 0; i < count; i++) {
     wefti_export_record r;
-    memcpy(&r, im->table + i * sizeof r, sizeof r);
-    if (!read_tensor(im, &r, &im->tensors[i])) {
+    weft_tensor *t = &im->tensors[i];
+    if (!wefti_export_row(im->table, im->table_bytes, i, &r, t)) {
       return false;
     }
+    const export_mapping *m = r.bytes > 0 ? find_mapping(im, r.slab) : NULL;
+    if (r.bytes > 0 && (!m || r.offset > m->bytes || r.bytes > m->bytes - r.offset)) {
+      return false;
+    }
+    t->data = m ? (const uint8_t *)m->base + r.offset : NULL;
   }
   im->snapshot.tensors = im->tensors;
   return true;
@@ -268,44 +180,32 @@ static bool read_tensors(import *im)
 /* The first reader's work, and not loop 0's: a daemon holds tables that nobody in it ever
  * reads, and a commit need not wait for 10,000 rows.  Any thread, with a reader's
  * reference.  False: the table lies, or there is no memory. */
-static bool open_import(import *im)
+static bool open_import(export_import *im)
 {
   if (atomic_load_explicit(&im->open, memory_order_acquire)) {
     return true;
   }
   (void)pthread_mutex_lock(&im->seat->opening);
   bool good = atomic_load_explicit(&im->open, memory_order_relaxed);
-  if (!good && im->table_fd >= 0) {
-    im->table = read_table(im->table_fd, im->table_bytes);
+  if (!good && !im->bad) {
+    im->table = wefti_export_table(im->table_fd, im->table_bytes);
     good = im->table && read_tensors(im);
-    (void)close(im->table_fd);
-    im->table_fd = -1;
+    im->bad = !good;
     atomic_store_explicit(&im->open, good, memory_order_release);
   }
   (void)pthread_mutex_unlock(&im->seat->opening);
   return good;
 }
 
-/* What can be seen without reading it. */
-static bool has_table(int fd, const wefti_export_msg *msg)
-{
-  struct stat st;
-  size_t records;
-  return msg->table_bytes <= table_max &&
-         weft_size_mul(msg->tensors, sizeof(wefti_export_record), &records) == WEFT_OK &&
-         records <= msg->table_bytes && fstat(fd, &st) == 0 && st.st_size >= 0 &&
-         (uint64_t)st.st_size >= msg->table_bytes;
-}
-
 /* fds: the table's, then the slabs'. */
-static bool take_install(seat *s, uint64_t incarnation, const wefti_export_msg *msg,
-                         int *fds, size_t nfds)
+static bool take_install(export_seat *s, uint64_t incarnation,
+                         const wefti_export_msg *msg, int *fds, size_t nfds)
 {
-  if (nfds != (size_t)msg->slab_count + 1 || !has_table(fds[0], msg) ||
+  if (nfds != (size_t)msg->slab_count + 1 || !wefti_export_has_table(fds[0], msg) ||
       !take_slabs(s, incarnation, msg, fds + 1, nfds - 1)) {
     return false;
   }
-  import *im = calloc(1, sizeof *im);
+  export_import *im = calloc(1, sizeof *im);
   if (!im) {
     return false;
   }
@@ -330,23 +230,23 @@ static bool take_install(seat *s, uint64_t incarnation, const wefti_export_msg *
   return true;
 }
 
-/* epoch 0: all of that life. */
-static void retire(seat *s, uint64_t incarnation, uint64_t epoch)
+static void retire(export_seat *s, uint64_t incarnation, uint64_t epoch)
 {
   (void)pthread_mutex_lock(&s->lock);
-  for (import *im = s->imports; im; im = im->next) {
-    if (im->incarnation == incarnation && (epoch == 0 || im->epoch == epoch)) {
-      atomic_fetch_or_explicit(&im->use, RETIRED | CLOSED, memory_order_relaxed);
+  for (export_import *im = s->imports; im; im = im->next) {
+    if (im->incarnation == incarnation && im->epoch == epoch) {
+      atomic_fetch_or_explicit(&im->use, IMPORT_RETIRED | IMPORT_CLOSED,
+                               memory_order_relaxed);
     }
   }
   (void)pthread_mutex_unlock(&s->lock);
-  sweep(s);
+  export_sweep(s);
 }
 
 void wefti_imports_message(wefti_imports *all, uint32_t rank, uint64_t incarnation,
                            const wefti_heard *heard)
 {
-  seat *s = &all->seats[rank];
+  export_seat *s = &all->seats[rank];
   wefti_export_msg msg;
   bool used = false;
   if (wefti_export_read(heard->data, heard->len, &msg)) {
@@ -362,6 +262,14 @@ void wefti_imports_message(wefti_imports *all, uint32_t rank, uint64_t incarnati
       break;
     case WEFTI_EXPORT_DROP:
       retire(s, incarnation, msg.epoch);
+      used = true;
+      break;
+    case WEFTI_EXPORT_WANT:
+      export_want(s, incarnation, &msg);
+      used = true;
+      break;
+    case WEFTI_EXPORT_HAD:
+      export_had(s, incarnation, &msg);
       used = true;
       break;
     default:
@@ -381,18 +289,13 @@ void wefti_imports_message(wefti_imports *all, uint32_t rank, uint64_t incarnati
 void wefti_imports_gone(wefti_imports *all, uint32_t rank, uint64_t incarnation)
 {
   drop_waiting(&all->seats[rank]);
-  retire(&all->seats[rank], incarnation, 0);
+  export_keep(&all->seats[rank], incarnation);
 }
 
 /* The lock is held. */
-static bool is_candidate(const import *im)
+static bool is_candidate(const export_import *im)
 {
-  return im && im->snapshot.weights_sequence == 0 && !is_retired(im);
-}
-
-static bool has_digest(const import *im, const uint64_t digest[2])
-{
-  return im->snapshot.digest_hi == digest[0] && im->snapshot.digest_lo == digest[1];
+  return im && im->snapshot.weights_sequence == 0 && !export_is_retired(im);
 }
 
 /* Of ranks that hold shards of their own the digest of all is none of theirs. */
@@ -400,9 +303,9 @@ static bool some_rank_holds(wefti_imports *all, const uint64_t digest[2])
 {
   bool found = all->world_size == 1;
   for (uint32_t r = 0; r < all->world_size && !found; r++) {
-    seat *s = &all->seats[r];
+    export_seat *s = &all->seats[r];
     (void)pthread_mutex_lock(&s->lock);
-    found = is_candidate(s->imports) && has_digest(s->imports, digest);
+    found = is_candidate(s->imports) && export_has_digest(s->imports, digest);
     (void)pthread_mutex_unlock(&s->lock);
   }
   return found;
@@ -417,10 +320,10 @@ void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence,
   atomic_store_explicit(&all->visible, weights_sequence, memory_order_relaxed);
   const bool by_digest = some_rank_holds(all, digest);
   for (uint32_t r = 0; r < all->world_size; r++) {
-    seat *s = &all->seats[r];
+    export_seat *s = &all->seats[r];
     (void)pthread_mutex_lock(&s->lock);
-    import *newest = s->imports;
-    if (is_candidate(newest) && (!by_digest || has_digest(newest, digest))) {
+    export_import *newest = s->imports;
+    if (is_candidate(newest) && (!by_digest || export_has_digest(newest, digest))) {
       newest->snapshot.weights_sequence = weights_sequence;
     }
     (void)pthread_mutex_unlock(&s->lock);
@@ -430,53 +333,56 @@ void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence,
 void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence)
 {
   for (uint32_t r = 0; r < all->world_size; r++) {
-    seat *s = &all->seats[r];
+    export_seat *s = &all->seats[r];
     (void)pthread_mutex_lock(&s->lock);
-    for (import *im = s->imports; im; im = im->next) {
+    for (export_import *im = s->imports; im; im = im->next) {
       /* 0: only the newest can become visible yet. */
       if (im->snapshot.weights_sequence < weights_sequence &&
           (im->snapshot.weights_sequence != 0 || im != s->imports)) {
-        atomic_fetch_or_explicit(&im->use, RETIRED, memory_order_relaxed);
+        atomic_fetch_or_explicit(&im->use, IMPORT_RETIRED, memory_order_relaxed);
       }
     }
     (void)pthread_mutex_unlock(&s->lock);
-    sweep(s);
+    export_sweep(s);
   }
 }
 
 /* ---- pins */
 
-static void leave(import *im, bool close)
+void export_leave(export_import *im, bool close)
 {
-  seat *s = im->seat; /* it may be freed as soon as we have left */
+  export_seat *s = im->seat; /* it may be freed as soon as we have left */
   if (close) {
-    atomic_fetch_or_explicit(&im->use, RETIRED | CLOSED, memory_order_relaxed);
+    atomic_fetch_or_explicit(&im->use, IMPORT_RETIRED | IMPORT_CLOSED,
+                             memory_order_relaxed);
   }
-  const unsigned was = atomic_fetch_sub_explicit(&im->use, READER, memory_order_acq_rel);
-  if ((was & ~(unsigned)CLOSED) == (READER | RETIRED) &&
-      weft_loop_call(weft_runtime_loop(s->all->rt, 0), sweep, s) != WEFT_OK) {
+  const unsigned was =
+      atomic_fetch_sub_explicit(&im->use, IMPORT_READER, memory_order_acq_rel);
+  if ((was & ~(unsigned)IMPORT_CLOSED) == (IMPORT_READER | IMPORT_RETIRED) &&
+      weft_loop_call(weft_runtime_loop(s->all->rt, 0), export_sweep, s) != WEFT_OK) {
     return; /* the loop has ended: destroy frees it */
   }
 }
 
 /* The lock is held.  An older one that is still read can be read by more, as in a store
  * of this process. */
-static bool can_join(const import *im, uint64_t weights_sequence)
+static bool can_join(const export_import *im, uint64_t weights_sequence)
 {
   const unsigned use = atomic_load_explicit(&im->use, memory_order_relaxed);
-  return im->snapshot.weights_sequence == weights_sequence && (use & CLOSED) == 0 &&
-         ((use & RETIRED) == 0 || use >= READER);
+  return im->snapshot.weights_sequence == weights_sequence &&
+         (use & IMPORT_CLOSED) == 0 &&
+         ((use & IMPORT_RETIRED) == 0 || use >= IMPORT_READER);
 }
 
 weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_sequence,
                            const weft_snapshot **out, void **holder)
 {
-  seat *s = &all->seats[rank];
-  import *found = NULL;
+  export_seat *s = &all->seats[rank];
+  export_import *found = NULL;
   (void)pthread_mutex_lock(&s->lock);
-  for (import *im = s->imports; im; im = im->next) {
+  for (export_import *im = s->imports; im; im = im->next) {
     if (can_join(im, weights_sequence)) {
-      atomic_fetch_add_explicit(&im->use, READER, memory_order_relaxed);
+      atomic_fetch_add_explicit(&im->use, IMPORT_READER, memory_order_relaxed);
       found = im;
       break;
     }
@@ -488,7 +394,7 @@ weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_s
                : WEFT_E_UNAVAIL;
   }
   if (!open_import(found)) { /* the worker need not hold what cannot be read */
-    leave(found, true);
+    export_leave(found, true);
     return WEFT_E_UNAVAIL;
   }
   *out = &found->snapshot;
@@ -498,7 +404,7 @@ weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_s
 
 void wefti_imports_unpin(void *holder)
 {
-  leave(holder, false);
+  export_leave(holder, false);
 }
 
 /* ---- life */
@@ -518,7 +424,7 @@ weft_err wefti_imports_create(weft_runtime *rt, uint32_t world_size,
     return WEFT_E_NOMEM;
   }
   while (all->world_size < world_size) {
-    seat *s = &all->seats[all->world_size];
+    export_seat *s = &all->seats[all->world_size];
     if (pthread_mutex_init(&s->lock, NULL) != 0) {
       break;
     }
@@ -543,10 +449,10 @@ void wefti_imports_destroy(wefti_imports *all)
     return;
   }
   for (uint32_t r = 0; r < all->world_size; r++) {
-    seat *s = &all->seats[r];
+    export_seat *s = &all->seats[r];
     drop_waiting(s);
     while (s->imports) {
-      import *im = s->imports;
+      export_import *im = s->imports;
       s->imports = im->next;
       free_import(im);
     }

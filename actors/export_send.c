@@ -4,6 +4,7 @@
 #include "weft/checked.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ typedef struct held {
   int table;
   wefti_export_msg msg; /* INSTALL, without slabs */
   wefti_export_slab *slabs;
-  int *slab_fds; /* [slab_count] read-only ones */
+  int *slab_fds; /* [slab_count] */
   size_t slab_count, slab_cap;
 } held;
 
@@ -31,21 +32,6 @@ struct wefti_exporter {
   pthread_mutex_t lock; /* over held */
   held *held;
 };
-
-size_t wefti_export_len(const wefti_export_msg *msg)
-{
-  return offsetof(wefti_export_msg, slabs) + msg->slab_count * sizeof msg->slabs[0];
-}
-
-bool wefti_export_read(const void *data, size_t len, wefti_export_msg *msg)
-{
-  if (len < offsetof(wefti_export_msg, slabs) || len > sizeof *msg) {
-    return false;
-  }
-  memcpy(msg, data, len);
-  return msg->magic == WEFTI_EXPORT_MAGIC && msg->version == WEFTI_EXPORT_VERSION &&
-         msg->slab_count <= WEFTI_EXPORT_SLABS_MAX && wefti_export_len(msg) == len;
-}
 
 static void close_slabs(held *h)
 {
@@ -69,8 +55,9 @@ static void free_held(const wefti_exporter *x, held *h)
 
 /* ---- the table */
 
-static weft_err add_slab(held *h, weft_memory *memory, uint32_t id)
+static weft_err add_slab(held *h, const wefti_cell *cell)
 {
+  const uint32_t id = wefti_cell_extent(cell)->slab;
   for (size_t i = h->slab_count; i-- > 0;) { /* neighbours share a slab */
     if (h->slabs[i].id == id) {
       return WEFT_OK;
@@ -91,9 +78,9 @@ static weft_err add_slab(held *h, weft_memory *memory, uint32_t id)
     h->slab_cap = cap;
   }
   uint64_t bytes = 0;
-  const int fd = weft_memory_slab_fd(memory, id, &bytes);
-  int own = -1;
-  if (fd < 0 || weft_slab_reopen(fd, &own) != WEFT_OK) {
+  const int fd = weft_memory_slab_fd(wefti_cell_memory(cell), id, &bytes);
+  const int own = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+  if (own < 0) {
     return WEFT_E_SYS;
   }
   h->slabs[h->slab_count] = (wefti_export_slab){ .id = id, .bytes = bytes };
@@ -199,7 +186,7 @@ static int write_table(const weft_snapshot *s, size_t shape_at, size_t name_at)
   return w.fd;
 }
 
-static weft_err describe(held *h, weft_memory *memory, const weft_snapshot *s)
+static weft_err describe(held *h, const weft_snapshot *s)
 {
   size_t shape_at = 0;
   size_t name_at = 0;
@@ -210,7 +197,7 @@ static weft_err describe(held *h, weft_memory *memory, const weft_snapshot *s)
   }
   for (size_t i = 0; i < s->tensor_count && err == WEFT_OK; i++) {
     if (s->tensors[i].bytes > 0) {
-      err = add_slab(h, memory, wefti_cell_extent(wefti_snapshot_cell(s, i))->slab);
+      err = add_slab(h, wefti_snapshot_cell(s, i));
     }
   }
   if (err == WEFT_OK) {
@@ -316,7 +303,7 @@ static void on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot)
     h->snapshot = snapshot;
     wefti_store_share(x->device->store, snapshot);
     h->table = -1;
-    if (describe(h, x->device->memory, snapshot) != WEFT_OK) {
+    if (describe(h, snapshot) != WEFT_OK) {
       free_held(x, h); /* it cannot be pinned from the parent, and that is all */
       h = NULL;
     }

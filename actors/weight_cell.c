@@ -82,6 +82,11 @@ const weft_extent *wefti_cell_extent(const wefti_cell *cell)
   return &cell->extent;
 }
 
+weft_memory *wefti_cell_memory(const wefti_cell *cell)
+{
+  return cell->memory;
+}
+
 int wefti_cell_device(const wefti_cell *cell)
 {
   return weft_memory_device(cell->memory);

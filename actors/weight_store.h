@@ -30,6 +30,7 @@ weft_err wefti_cell_create(const weft_tensor *want, weft_memory *memory,
 weft_err wefti_cell_alias(const char *name, const wefti_entry *of, wefti_entry *out)
     WEFT_MUST_USE;
 const weft_extent *wefti_cell_extent(const wefti_cell *cell);
+weft_memory *wefti_cell_memory(const wefti_cell *cell);
 int wefti_cell_device(const wefti_cell *cell); /* -1 = host memory */
 wefti_cell *wefti_cell_ref(wefti_cell *cell);
 void wefti_cell_unref(wefti_cell *cell); /* any thread; NULL is a no-op */

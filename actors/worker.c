@@ -173,6 +173,7 @@ static void on_adopt(weft_ctx *ctx, worker *w, const worker_ask *ask,
       (st.weights_sequence != ask->base_sequence || st.digest_hi != ask->base_digest_hi ||
        st.digest_lo != ask->base_digest_lo);
   wefti_store_hold(w->args.device->store, behind);
+  worker_recall_begin(ctx, w, ask);
   worker_state(ctx, w, ask);
 }
 
@@ -186,7 +187,7 @@ static void on_beat(weft_ctx *ctx, worker *w, const worker_ask *ask, const weft_
                       m->echo_ns + (ns < WORKER_GRANT_NS ? ns : WORKER_GRANT_NS));
   }
   worker_state(ctx, w, ask);
-  if (w->corr == 0 && w->phase != WEFT_WORKER_ABORTING &&
+  if (w->corr == 0 && !worker_recalls(w) && w->phase != WEFT_WORKER_ABORTING &&
       (w->untidy || wefti_store_reapable(device->store))) {
     w->untidy = false;
     worker_run(ctx, w, WEFT_DEVICE_REAP, NULL);
@@ -288,7 +289,8 @@ static void on_busy(weft_ctx *ctx, worker *w, const worker_ask *ask)
       worker_refuse(ctx, &w->asked, WEFT_E_CANCELLED, "asked again, answered there");
       w->asked.back = ask->back;
     }
-  } else if (w->phase == WEFT_WORKER_ABORTING || worker_job_is_question(w->job)) {
+  } else if (w->phase == WEFT_WORKER_ABORTING || worker_recalls(w) ||
+             worker_job_is_question(w->job)) {
     worker_keep(ctx, w, ask);
   } else {
     wrong_phase(ctx, w, ask, "another call");
@@ -325,7 +327,7 @@ static void on_session(weft_ctx *ctx, worker *w, const worker_ask *ask)
     worker_refuse(ctx, ask, WEFT_E_STALE,
                   "rank %" PRIu32 ": a later operation came first",
                   w->rank); /* a late copy: the engine asks one thing after the other */
-  } else if (w->corr != 0 || w->phase == WEFT_WORKER_ABORTING) {
+  } else if (w->corr != 0 || worker_recalls(w) || w->phase == WEFT_WORKER_ABORTING) {
     on_busy(ctx, w, ask);
   } else {
     run_session(ctx, w, ask);
@@ -419,9 +421,10 @@ static void on_query(weft_ctx *ctx, worker *w, const worker_ask *ask)
     worker_refuse(ctx, ask, WEFT_E_CONFLICT,
                   "rank %" PRIu32 ": no reset while epoch %" PRIu64 " is %s", w->rank,
                   w->epoch, worker_phase_name(w->phase));
-  } else if (w->corr == 0 && w->phase != WEFT_WORKER_ABORTING) {
+  } else if (w->corr == 0 && !worker_recalls(w) && w->phase != WEFT_WORKER_ABORTING) {
     worker_run(ctx, w, job, ask);
-  } else if (w->phase != WEFT_WORKER_ABORTING && worker_job_is_question(w->job)) {
+  } else if (w->phase != WEFT_WORKER_ABORTING &&
+             (worker_recalls(w) || worker_job_is_question(w->job))) {
     worker_keep(ctx, w, ask);
   } else {
     worker_refuse(ctx, ask, WEFT_E_UNAVAIL,
@@ -499,10 +502,15 @@ static weft_err worker_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     return worker_job_done(ctx, w, (const weft_device_done *)msg);
   case WEFT_MSG_ASK_FAILED:
     return worker_job_failed(ctx, w, (const weft_ask_failed_msg *)msg);
-  case WEFT_MSG_TIMER: /* an abandon that did not get through */
-    if (w->corr == 0 && w->phase == WEFT_WORKER_ABORTING) {
-      worker_run(ctx, w, WEFT_DEVICE_ABANDON, NULL);
+  case WEFT_MSG_TIMER:
+    if (((const weft_timer_msg *)msg)->tag == WORKER_TIMER_RECALL) {
+      worker_recall_due(ctx, w, ((const weft_timer_msg *)msg)->id);
+    } else if (w->corr == 0 && w->phase == WEFT_WORKER_ABORTING) {
+      worker_run(ctx, w, WEFT_DEVICE_ABANDON, NULL); /* which did not get through */
     }
+    return WEFT_OK;
+  case WEFT_MSG_KEPT_OFFER:
+    worker_recall_offer(ctx, w, ((const weft_kept_offer *)msg)->found != 0);
     return WEFT_OK;
   case WEFT_MSG_DOWN: /* nothing can be let go of without the device thread */
     return ((const weft_down_msg *)msg)->who == w->args.device_actor ? WEFT_E_DOWN

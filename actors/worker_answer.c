@@ -15,7 +15,7 @@ const char *worker_phase_name(weft_worker_phase phase)
     [WEFT_WORKER_ACCEPTING] = "accepting", [WEFT_WORKER_ACCEPTED] = "accepted",
     [WEFT_WORKER_RECEIVING] = "receiving", [WEFT_WORKER_FINISHING] = "finishing",
     [WEFT_WORKER_INSTALLED] = "installed", [WEFT_WORKER_ABORTING] = "aborting",
-    [WEFT_WORKER_POISONED] = "poisoned",
+    [WEFT_WORKER_POISONED] = "poisoned",   [WEFT_WORKER_MAPPING] = "mapping",
   };
   return names[phase];
 }
@@ -62,7 +62,7 @@ void worker_state(weft_ctx *ctx, worker *w, const worker_ask *ask)
   const weft_w_state m = {
     .h.type = WEFT_MSG_W_STATE,
     ENVELOPE(ask),
-    .phase = (uint32_t)w->phase,
+    .phase = (uint32_t)(worker_recalls(w) ? WEFT_WORKER_MAPPING : w->phase),
     .weights_sequence = st.weights_sequence,
     .digest_hi = st.digest_hi,
     .digest_lo = st.digest_lo,

@@ -8,7 +8,7 @@
 bool worker_job_is_question(weft_device_job job)
 {
   return job == WEFT_DEVICE_WEIGHTS || job == WEFT_DEVICE_CHECKSUM ||
-         job == WEFT_DEVICE_RESET || job == WEFT_DEVICE_REAP;
+         job == WEFT_DEVICE_RESET || job == WEFT_DEVICE_REAP || job == WEFT_DEVICE_RECALL;
 }
 
 void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask *ask)
@@ -25,9 +25,12 @@ void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask 
                               .strict = ask ? ask->strict : 0,
                               .info = ask ? ask->info : NULL,
                               .draft = ask ? ask->draft : 0,
-                              .alone = ask ? ask->alone : 0 };
+                              .alone = ask ? ask->alone : 0,
+                              .digest_hi = ask ? ask->base_digest_hi : 0,
+                              .digest_lo = ask ? ask->base_digest_lo : 0 };
   const wefti_device *device = w->args.device;
-  if (device->catch_up && (job == WEFT_DEVICE_OPEN || job == WEFT_DEVICE_RESET)) {
+  if (device->catch_up && (job == WEFT_DEVICE_OPEN || job == WEFT_DEVICE_RESET ||
+                           job == WEFT_DEVICE_RECALL)) {
     device->catch_up(device->catch_up_arg);
   }
   w->job = job;
@@ -72,9 +75,10 @@ void worker_kept_clear(worker *w)
 }
 
 /* What waited is looked at as if it came now: meanwhile its epoch may have ended. */
-static void pump(weft_ctx *ctx, worker *w)
+void worker_pump(weft_ctx *ctx, worker *w)
 {
-  while (w->corr == 0 && w->phase != WEFT_WORKER_ABORTING && w->waiting_count > 0) {
+  while (w->corr == 0 && !worker_recalls(w) && w->phase != WEFT_WORKER_ABORTING &&
+         w->waiting_count > 0) {
     worker_ask first = w->waiting[0];
     w->waiting_count--;
     memmove(w->waiting, w->waiting + 1, w->waiting_count * sizeof w->waiting[0]);
@@ -168,7 +172,9 @@ weft_err worker_job_done(weft_ctx *ctx, worker *w, const weft_device_done *done)
   }
   const worker_ask asked = w->asked;
   w->corr = 0;
-  if (worker_job_is_question(w->job)) {
+  if (w->job == WEFT_DEVICE_RECALL) {
+    worker_recall_done(ctx, w, (weft_err)done->err, done->text);
+  } else if (worker_job_is_question(w->job)) {
     question_done(ctx, &asked, done);
   } else if (w->job == WEFT_DEVICE_ABANDON) {
     abort_end(ctx, w);
@@ -181,7 +187,7 @@ weft_err worker_job_done(weft_ctx *ctx, worker *w, const weft_device_done *done)
   if (w->phase == WEFT_WORKER_ABORTING) {
     worker_run(ctx, w, WEFT_DEVICE_ABANDON, NULL);
   }
-  pump(ctx, w);
+  worker_pump(ctx, w);
   return WEFT_OK;
 }
 
@@ -198,7 +204,9 @@ weft_err worker_job_failed(weft_ctx *ctx, worker *w, const weft_ask_failed_msg *
   if (reason == WEFT_E_DOWN) {
     return WEFT_E_DOWN;
   }
-  if (w->job != WEFT_DEVICE_ABANDON) {
+  if (w->job == WEFT_DEVICE_RECALL) {
+    worker_recall_done(ctx, w, reason, (weft_str){ 0 });
+  } else if (w->job != WEFT_DEVICE_ABANDON) {
     worker_refuse(ctx, &asked, reason, "rank %" PRIu32 ": device thread not reached: %s",
                   w->rank, weft_strerror(reason));
   }
@@ -207,9 +215,9 @@ weft_err worker_job_failed(weft_ctx *ctx, worker *w, const weft_ask_failed_msg *
     w->abort_epoch = w->epoch;
   }
   if (w->phase == WEFT_WORKER_ABORTING &&
-      weft_timer_start(ctx, WORKER_RETRY_MS, 0) == 0) {
+      weft_timer_start(ctx, WORKER_RETRY_MS, WORKER_TIMER_RETRY) == 0) {
     return WEFT_E_NOMEM; /* could never let go: better replaced */
   }
-  pump(ctx, w);
+  worker_pump(ctx, w);
   return WEFT_OK;
 }

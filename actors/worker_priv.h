@@ -16,6 +16,8 @@ enum {
   WORKER_ABORTS_MAX = 4,  /* askers of one abort */
   WORKER_FORMER_MAX = 8,  /* engines that were before this one */
   WORKER_RETRY_MS = 20,
+  WORKER_TIMER_RETRY = 0, /* tags */
+  WORKER_TIMER_RECALL = 1,
   WORKER_GRANT_NS = 2000000000 /* from the stamp that a heartbeat echoes, at most */
 };
 
@@ -44,6 +46,14 @@ typedef struct worker_said {
   uint64_t epoch, op;
 } worker_said;
 
+/* The weights of the last life, on their way back. */
+typedef struct worker_recall {
+  enum { RECALL_NONE, RECALL_ASKED, RECALL_RUNNING } state;
+  bool not_own; /* asked for those of another rank */
+  uint64_t sequence, digest[2];
+  uint64_t timer; /* of ASKED */
+} worker_recall;
+
 typedef struct worker {
   wefti_worker_args args;
   uint64_t boot; /* 0 = not adopted */
@@ -69,6 +79,7 @@ typedef struct worker {
   unsigned abort_count;
   uint64_t abort_epoch; /* in phase ABORTING */
 
+  worker_recall recall; /* while it is under way all but heartbeats waits */
   worker_said said;
   uint64_t dropped; /* messages that are no worker's */
 } worker;
@@ -97,6 +108,16 @@ weft_err worker_job_failed(weft_ctx *ctx, worker *w, const weft_ask_failed_msg *
 /* Keeps a copy of ask until the device thread is free, or refuses it. */
 void worker_keep(weft_ctx *ctx, worker *w, const worker_ask *ask);
 void worker_kept_clear(worker *w);
+/* Looks at what waited, now that nothing is under way. */
+void worker_pump(weft_ctx *ctx, worker *w);
+
+/* ---- worker_recall.c */
+bool worker_recalls(const worker *w);
+void worker_recall_begin(weft_ctx *ctx, worker *w, const worker_ask *adopt);
+void worker_recall_offer(weft_ctx *ctx, worker *w, bool found);
+void worker_recall_due(weft_ctx *ctx, worker *w, uint64_t timer);
+/* The device thread's answer, or that it was not reached. */
+void worker_recall_done(weft_ctx *ctx, worker *w, weft_err err, weft_str text);
 
 /* ---- worker.c */
 void worker_dispatch(weft_ctx *ctx, worker *w, const worker_ask *ask);

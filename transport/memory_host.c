@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -177,7 +176,7 @@ static weft_err add_slab(host_memory *h, uint64_t bytes, weft_why *why)
   if (round_up(want, SLAB_ALIGN, &want) != WEFT_OK) {
     return weft_whyf(why, WEFT_E_OVERFLOW, "host memory: %zu bytes", (size_t)bytes);
   }
-  if (h->last_id == UINT32_MAX) {
+  if (h->last_id == INT32_MAX) { /* the upper half is kept memory's */
     return weft_whyf(why, WEFT_E_LIMIT, "host memory: out of slab ids");
   }
   int fd;
@@ -504,17 +503,5 @@ weft_err weft_memory_host_create(const weft_memory_host_opts *opts, weft_memory 
   h->slab_bytes = opts == NULL || opts->slab_bytes == 0 ? SLAB_DEFAULT : opts->slab_bytes;
   h->max_bytes = opts == NULL ? 0 : opts->max_bytes;
   *out = &h->pub;
-  return WEFT_OK;
-}
-
-weft_err weft_slab_reopen(int fd, int *out)
-{
-  char path[32];
-  (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  const int ro = open(path, O_RDONLY | O_CLOEXEC);
-  if (ro < 0) {
-    return WEFT_E_SYS;
-  }
-  *out = ro;
   return WEFT_OK;
 }

@@ -37,24 +37,6 @@ def test_killed_in_mid_update():
             check(holds(w, model("b")), "both workers hold the fresh push")
 
 
-def test_killed_while_idle_comes_back_with_the_same_bytes():
-    """Its slabs outlive it with the daemon: no reload, the same version and bytes."""
-    with folder() as d, Daemon() as w:
-        w.push(write_safetensors(d / "a.safetensors", model("a")), "a")
-        old = w.pids()[0]
-        os.kill(old, signal.SIGKILL)
-        until(lambda: w.pids().get(0) not in (0, None, old), "a new process for rank 0")
-        same(w.version(), "a", "version")
-        # kept slabs may come later; until then the engine says that it is not ready, and why
-        r = w.get("/ready")
-        if r.status == 200:
-            check(holds(w, model("a")), "the same bytes without a push")
-        else:
-            check("0" in r.json["reason"], f"not ready must name the worker: {r}")
-            w.push_again(write_safetensors(d / "b.safetensors", model("b")), "b")
-            check(holds(w, model("b")), "a full push heals it")
-
-
 def test_a_worker_that_keeps_dying_does_not_stop_the_daemon():
     with Daemon() as w:
         for _ in range(5):

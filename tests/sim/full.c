@@ -126,6 +126,10 @@ static void happen(full *w, const full_event *e)
       full_later(w, 50, e);
       return;
     }
+    if (e->kind == EV_OFFER) {
+      full_offer(w, p);
+      return;
+    }
     say_ready(w, p);
     if (!p->child) {
       full_later(w, REJOIN_MS, e);
@@ -256,6 +260,7 @@ void full_engine_crash(full *w)
       w->events[i].kind = EV_NONE;
     }
   }
+  memset(w->kept, 0, sizeof w->kept); /* they were in its keeping */
   weft_sim_fail_alloc(w->sim, 0);
   new_boot(w, w->boot + 1);
   w->first_call = w->call_count;

@@ -29,12 +29,21 @@ enum {
   FULL_PROCS = 192, /* worker processes of one run, all lives */
   FULL_EVENTS = 64, /* what the world outside does later */
   FULL_STRAYS = 64,
-  FULL_HELD = 6, /* pins that readers hold on to */
+  FULL_HELD = 6,  /* pins that readers hold on to */
+  FULL_KEPT = 32, /* installed sets of a rank that outlive it */
   FULL_RECORDS = 512,
   FULL_CALLS = 512
 };
 
 typedef struct full full;
+
+/* A set that a rank has installed, with its keeper. */
+typedef struct full_kept {
+  bool is, has[FULL_CELLS];
+  uint64_t digest[2];
+  int64_t content[FULL_CELLS];
+  uint8_t tensor_digest[FULL_CELLS][16];
+} full_kept;
 
 /* ---- one life of a worker process */
 typedef struct full_process {
@@ -55,6 +64,10 @@ typedef struct full_process {
   uint16_t got[32];
   unsigned got_count;
   weft_plan *plan;
+  wefti_keeper keeper;
+  uint64_t wanted[2]; /* of its keeper */
+  bool wanted_other;
+  full_kept offer;
 } full_process;
 
 /* What goes wrong at one rank, over its lives. */
@@ -70,6 +83,7 @@ typedef struct full_trouble {
   uint32_t start_ms;                       /* until a new process is ready */
   bool start_fails;
   uint32_t exit_ms; /* until the news of an exit comes */
+  bool offer_slow, offer_lost, offer_wrong, offer_damaged; /* the last three once */
 } full_trouble;
 
 /* ---- what the world knows of one session */
@@ -146,7 +160,7 @@ typedef struct full_journal {
 } full_journal;
 
 typedef struct full_event {
-  enum { EV_NONE, EV_SPAWN, EV_READY, EV_EXIT, EV_JOIN } kind;
+  enum { EV_NONE, EV_SPAWN, EV_READY, EV_EXIT, EV_OFFER } kind;
   uint64_t at_ms;
   uint32_t rank, process;
   uint64_t incarnation;
@@ -170,6 +184,7 @@ typedef struct full_opts {
   uint32_t ranks;
   bool with_journal, joined, trace;
   bool draft; /* there is a draft model */
+  bool keeps; /* children's weights outlive them */
   uint32_t lease_ms;
 } full_opts;
 
@@ -192,6 +207,8 @@ struct full {
   full_lost_frame strays[FULL_STRAYS];
   uint32_t kill_list[16];
   unsigned kill_count;
+  full_kept kept[FULL_RANKS][FULL_KEPT]; /* the newest, by any life */
+  unsigned kept_count[FULL_RANKS];
   full_journal journal;
   full_client clients[FULL_CLIENTS];
   full_call *calls; /* [FULL_CALLS] */
@@ -243,6 +260,11 @@ void full_cut_link(full *w, uint32_t rank);
 /* ---- full_device.c */
 extern const weft_actor_class full_gate_class;
 weft_err full_device_make(full_process *p);
+
+/* ---- full_kept.c */
+void full_keeper_make(full_process *p); /* p->device is there */
+void full_keep(full_process *p, const weft_snapshot *s);
+void full_offer(full *w, full_process *p);
 
 /* ---- full_link.c */
 typedef struct full_link_args {

@@ -91,6 +91,12 @@ void full_on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot)
 {
   full_process *p = arg;
   full *w = p->w;
+  if (snapshot != NULL) {
+    full_keep(p, snapshot);
+  }
+  if (epoch == WEFTI_RECALL_EPOCH) {
+    return; /* what it is, readers will see */
+  }
   full_boot *b = full_boot_of(w, boot_of(w, p));
   full_epoch *e = epoch_at(w, b, epoch);
   if (snapshot == NULL || e == NULL) {

@@ -213,6 +213,7 @@ weft_err full_device_make(full_process *p)
   p->device->pid = 1000 + p->index;
   p->device->draft = p->w->opts.draft;
   wefti_device_on_install(p->device, full_on_install, p);
+  full_keeper_make(p);
   return WEFT_OK;
 }
 

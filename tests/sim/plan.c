@@ -70,6 +70,7 @@ void plan_make(plan *p, uint64_t seed)
                          .lease_ms = !p->calm && mixed(&rng) % 4 == 0 ? 3000 : 0 };
   uint64_t aside = ~seed; /* the rest of a plan does not depend on it */
   p->opts.draft = mixed(&aside) % 4 == 0;
+  p->opts.keeps = mixed(&aside) % 4 != 0;
   p->count = 24 + (unsigned)(mixed(&rng) % (PLAN_ACTIONS - 24));
   for (unsigned i = 0; i < p->count; i++) {
     plan_action *a = &p->actions[i];
@@ -114,8 +115,9 @@ const char *plan_name(plan_kind kind)
 
 void plan_print(const plan *p, const bool *left_out)
 {
-  (void)fprintf(stderr, "  %u ranks, %s, %s, lease %u ms%s%s\n", (unsigned)p->opts.ranks,
-                p->opts.joined ? "joined" : "children",
+  (void)fprintf(stderr, "  %u ranks, %s%s, %s, lease %u ms%s%s\n",
+                (unsigned)p->opts.ranks, p->opts.joined ? "joined" : "children",
+                p->opts.keeps && !p->opts.joined ? " whose weights are kept" : "",
                 p->opts.with_journal ? "journal" : "no journal",
                 (unsigned)p->opts.lease_ms, p->opts.draft ? ", a draft model" : "",
                 p->calm ? ", calm" : "");

@@ -51,6 +51,8 @@ static void do_fail(full_trouble *t, const plan_action *a)
   t->fail_accept = t->fail_accept || a->b % 3 == 0;
   t->fail_receive = t->fail_receive || a->b % 3 == 1;
   t->corrupt = t->corrupt || a->b % 3 == 2;
+  t->offer_wrong = t->offer_wrong || a->b / 3 % 3 == 0;
+  t->offer_damaged = t->offer_damaged || a->b / 3 % 3 == 1;
 }
 
 static void do_start(full_trouble *t, const plan_action *a)
@@ -60,6 +62,8 @@ static void do_start(full_trouble *t, const plan_action *a)
   t->start_ms = ready[a->b % 4];
   t->exit_ms = exits[a->b / 4 % 4];
   t->start_fails = a->b / 16 % 2 == 0;
+  t->offer_slow = a->b / 32 % 4 == 0;
+  t->offer_lost = a->b / 128 % 8 == 0;
 }
 
 static void do_journal(full *w, const plan_action *a)

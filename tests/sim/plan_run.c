@@ -11,6 +11,7 @@ enum {
   TRAINER_MS = 30000,
   HEAL_MS = 36000,
   SETTLE_MS = 120000,
+  COMES_BACK_MS = 12000, /* the longest back-off, and some */
   ALL = (1 << FULL_TENSORS) - 1,
   TALKERS = FULL_CLIENTS - 1,
   ASKER = FULL_CLIENTS - 1
@@ -292,6 +293,34 @@ static void must(full *w, const char *what)
   }
 }
 
+/* A child that dies now gets its weights back without anybody's doing. */
+static void check_comes_back(full *w)
+{
+  char reason[200];
+  const uint32_t rank = (uint32_t)full_random(w, w->ranks);
+  const engine *e = weft_sim_state(w->sim, w->engine);
+  const uint64_t digest[2] = { e->members[rank].digest_hi, e->members[rank].digest_lo };
+  full_process *p = full_process_at(w, rank);
+  if (!w->opts.keeps || w->opts.joined || p == NULL ||
+      full_now(w)->visible_weights == 0 || !engine_ready(e, reason, sizeof reason)) {
+    return;
+  }
+  full_process_end(w, p);
+  advance(w, COMES_BACK_MS);
+  if (!w->broken && !engine_ready(e, reason, sizeof reason)) {
+    full_break(w, "I7: rank %" PRIu32 " died while idle: %s", rank, reason);
+  }
+  p = full_process_at(w, rank);
+  wefti_store_state st = { 0 };
+  if (p != NULL) {
+    wefti_store_state_get(p->device->store, &st);
+  }
+  if (!w->broken && (st.weights_sequence != full_now(w)->visible_weights ||
+                     st.digest_hi != digest[0] || st.digest_lo != digest[1])) {
+    full_break(w, "I7: rank %" PRIu32 " came back with other weights", rank);
+  }
+}
+
 static void must_push(full *w, bool draft)
 {
   const plan_action change = { .b = 1 + 4, .c = 4 };
@@ -322,6 +351,9 @@ static void check_all_there(full *w, uint32_t rank, const weft_snapshot *s)
 static void check_end(full *w)
 {
   heal(w);
+  if (!w->broken) {
+    check_comes_back(w);
+  }
   w->settling = true;
   if (!w->broken) {
     call_simple(w, 0, WEFT_MSG_CLIENT_INIT, false, TRAINER_MS);

@@ -84,6 +84,18 @@ MUTATIONS = [
     ("not-ended-at-adoption", "what was open before a fence stays open after it", [
         ("actors/worker.c", "  end_before_adoption(ctx, w, ask->epoch);",
          "  (void)end_before_adoption;")]),
+    ("kept-not-verified", "what a worker's last life left is served without a look at its bytes", [
+        ("actors/device_recall.c", "    if (!weft_digest_equal(", "    if (count > 8 && !weft_digest_equal(")]),
+    ("kept-any-set", "what is offered is served whatever the engine has named", [
+        ("actors/device_recall.c",
+         "(got[0] != digest[0] || got[1] != digest[1])", "got[0] == 0")]),
+    ("mapping-counts-as-ready", "a worker that maps its weights again counts as ready", [
+        (ENGINE + "members.c", "  const bool has_it = has_what_is_visible(e, m);",
+         "  const bool has_it = has_what_is_visible(e, m) ||\n"
+         "                      m->reported.phase == WEFT_WORKER_MAPPING;")]),
+    ("kept-older-sequence", "a worker's weights come back under the number before", [
+        ("actors/worker_recall.c", "  w->recall.sequence = adopt->base_sequence;",
+         "  w->recall.sequence = adopt->base_sequence > 1 ? adopt->base_sequence - 1 : 1;")]),
     ("key-forgotten", "a call is run again although its key was answered", [
         (ENGINE + "call.c", "  slot->done = true;\n  if (slot->answer == NULL) {",
          "  slot->done = true;\n  if (slot->done) {")]),

@@ -9,6 +9,7 @@
 #include "weft/device_table.h"
 #include "weft/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -160,9 +161,23 @@ typedef struct weft_memory_cuda_opts {
 WEFT_API weft_err weft_memory_cuda_create(const weft_memory_cuda_opts *opts,
                                           weft_memory **out, weft_why *why) WEFT_MUST_USE;
 
-/* A read-only descriptor (close-on-exec) of the file behind fd, for passing to a process
- * that must not write.  Any thread.  Errors: SYS. */
-WEFT_API weft_err weft_slab_reopen(int fd, int *out) WEFT_MUST_USE;
+/* Slabs that another process has filled and left, as they are: extents are cut where the
+ * caller says, nothing is allocated, alloc is UNSUPPORTED.  They are mapped read-only and
+ * never written.  trim gives the pages that no extent covers back to the system where
+ * nobody else can read them. */
+WEFT_API weft_err weft_memory_kept_create(weft_memory **out) WEFT_MUST_USE;
+/* Owner thread.  Takes fd on WEFT_OK: a file of at least bytes that is sealed against
+ * shrinking, writable where trim is to work.  alone: nobody else reads what no extent
+ * will cover.  *id differs from those of host memory.  Errors: INVAL, LIMIT, NOMEM, SYS.
+ */
+WEFT_API weft_err weft_memory_kept_add(weft_memory *m, int fd, uint64_t bytes, bool alone,
+                                       uint32_t *id, weft_why *why) WEFT_MUST_USE;
+/* Owner thread.  Extents may overlap and need not be aligned.  INVAL: not inside slab. */
+WEFT_API weft_err weft_memory_kept_at(weft_memory *m, uint32_t id, uint64_t offset,
+                                      uint64_t bytes, weft_extent *out) WEFT_MUST_USE;
+/* Owner thread.  All extents have been cut: a slab without any goes, now or with its last
+ * one, until the next add. */
+WEFT_API void weft_memory_kept_seal(weft_memory *m);
 
 WEFT_END_DECLS
 
