@@ -95,18 +95,25 @@ static weft_err merge(const wefti_device_session *s, const wefti_arrivals *came,
   return WEFT_OK;
 }
 
+/* Whatever is live or in the manifest and did not come in this session. */
+static wefti_names all_missing(const merged *m)
+{
+  wefti_names all = m->missing;
+  for (size_t i = 0; i < m->absent.count && i < WEFTI_NAMES_MAX; i++) {
+    wefti_names_add(&all, m->absent.first[i]);
+  }
+  all.count = m->missing.count + m->absent.count;
+  return all;
+}
+
 static weft_err names_json(const merged *m, weft_buf **out)
 {
   weft_json_writer w;
   weft_jw_init(&w);
   weft_jw_array(&w, NULL);
-  const wefti_names *const lists[] = { &m->missing, &m->absent };
-  for (size_t l = 0, said = 0; l < 2; l++) {
-    for (size_t i = 0; i < lists[l]->count && i < WEFTI_NAMES_MAX; i++) {
-      if (said++ < WEFTI_NAMES_MAX) {
-        weft_jw_str(&w, NULL, lists[l]->first[i]);
-      }
-    }
+  const wefti_names all = all_missing(m);
+  for (size_t i = 0; i < all.count && i < WEFTI_NAMES_MAX; i++) {
+    weft_jw_str(&w, NULL, all.first[i]);
   }
   weft_jw_end(&w);
   return wefti_json_buf(&w, out);
@@ -128,18 +135,16 @@ static weft_err check_coverage(const wefti_device_session *s, bool strict,
     return weft_whyf(why, WEFT_E_FAILED,
                      "the live main model is not the engine's; push that one first");
   }
-  const bool listed = wefti_session_manifest(s) != NULL;
-  const wefti_names *lacking = listed ? &m->absent : &m->missing;
-  if (!strict || lacking->count == 0) {
+  const wefti_names lacking = all_missing(m);
+  if (!strict || lacking.count == 0) {
     return WEFT_OK;
   }
-  wefti_names_text(lacking, names, sizeof names);
+  wefti_names_text(&lacking, names, sizeof names);
   out->correctable = true;
-  return weft_whyf(why, WEFT_E_CONFLICT, "strict coverage%s: %" PRIu64 " %s: %s",
-                   s->draft ? " of the draft model" : "", lacking->count,
-                   listed ? "tensors of the manifest are neither live nor came"
-                          : "live tensors did not come",
-                   names);
+  return weft_whyf(
+      why, WEFT_E_CONFLICT, "strict coverage%s: %" PRIu64 " %s did not come: %s",
+      s->draft ? " of the draft model" : "", lacking.count,
+      wefti_session_manifest(s) ? "tensors of the manifest" : "live tensors", names);
 }
 
 static weft_err install(wefti_device_session *s, const merged *m,

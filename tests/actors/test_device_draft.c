@@ -275,7 +275,9 @@ static void a_draft_manifest_lists_the_draft_set(void **state)
   assert_int_equal(unlink(path), 0);
   world_as(open_set(f, true, false), w_ok, W_OK);
   update(f, a, 1);
-  says(finish(f, true), "1 tensors of the manifest are neither live nor came: e");
+  says(finish(f, true),
+       "strict coverage of the draft model: 1 tensors of the manifest did not "
+       "come: e");
   const weft_w_finished *done = world_as(finish(f, false), w_finished, W_FINISHED);
   assert_string_equal((const char *)done->missing_names->data, "[\"e\"]");
   assert_int_equal(done->set_tensors, 2);

@@ -214,7 +214,7 @@ static void strict_coverage_is_judged_against_the_manifest(void **state)
   const weft_msg *m = finish(f, true);
   world_refused(m, WEFT_E_CONFLICT);
   assert_int_equal(((const weft_w_refused *)m)->correctable, 1);
-  says(m, "1 tensors of the manifest are neither live nor came: norm");
+  says(m, "strict coverage: 1 tensors of the manifest did not come: norm");
   /* without strict: counted and listed */
   const weft_w_finished *done = world_as(finish(f, false), w_finished, W_FINISHED);
   assert_int_equal(done->missing, 1);
@@ -223,13 +223,44 @@ static void strict_coverage_is_judged_against_the_manifest(void **state)
   const spec rest[] = { NORM(1) };
   world_as(start(f), w_ok, W_OK);
   update(f, rest, 1);
-  done = world_as(finish(f, true), w_finished, W_FINISHED); /* the others are live */
+  m = finish(f, true); /* the others are live, but did not come in this session */
+  world_refused(m, WEFT_E_CONFLICT);
+  says(m, "3 tensors of the manifest did not come: embed, head, out");
+  done = world_as(finish(f, false), w_finished, W_FINISHED);
   assert_int_equal(done->missing, 3);
   assert_string_equal((const char *)done->missing_names->data,
                       "[\"embed\",\"head\",\"out\"]");
   publish(f);
   same_storage(f, 5);
   assert_int_equal(live_fill(f, "norm"), 1);
+  const spec whole[] = { NORM(2), HEAD(3) }; /* embed and out with it */
+  world_as(start(f), w_ok, W_OK);
+  update(f, whole, 2);
+  done = world_as(finish(f, true), w_finished, W_FINISHED);
+  assert_int_equal(done->missing, 0);
+  publish(f);
+  same_storage(f, 3);
+  end(f);
+}
+
+/* Live ones that did not come are listed before those that were never there. */
+static void strict_coverage_lists_live_and_absent_ones(void **state)
+{
+  (void)state;
+  fixture *f =
+      begin_listed("{\"names\":[\"c\",\"a\",\"b\"],\"dtypes\":[\"int8\",\"int8\","
+                   "\"int8\"],\"shapes\":[[],[],[]]}");
+  const spec b[] = { { "b", WEFT_DTYPE_INT8, 0, { 0 }, 1 } };
+  const spec c[] = { { "c", WEFT_DTYPE_INT8, 0, { 0 }, 2 } };
+  commit(f, b, 1);
+  world_as(start(f), w_ok, W_OK);
+  update(f, c, 1);
+  const weft_msg *m = finish(f, true);
+  world_refused(m, WEFT_E_CONFLICT);
+  says(m, "2 tensors of the manifest did not come: b, a");
+  const weft_w_finished *done = world_as(finish(f, false), w_finished, W_FINISHED);
+  assert_string_equal((const char *)done->missing_names->data, "[\"b\",\"a\"]");
+  publish(f);
   end(f);
 }
 
@@ -318,6 +349,7 @@ int main(void)
     cmocka_unit_test(tied_tensors_share_their_bytes),
     cmocka_unit_test(tied_tensors_with_different_bytes_are_refused_by_name),
     cmocka_unit_test(strict_coverage_is_judged_against_the_manifest),
+    cmocka_unit_test(strict_coverage_lists_live_and_absent_ones),
     cmocka_unit_test(a_wrong_manifest_makes_no_device),
     cmocka_unit_test(impossible_lists_are_refused_by_name),
     cmocka_unit_test(an_engine_says_which_manifest_is_in_force),

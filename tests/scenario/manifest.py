@@ -91,12 +91,12 @@ def test_tied_tensors():
             digest = w.status()["digest"]
             w.push(write_safetensors(d / "b.safetensors", tensors), "b")
             same(w.status()["digest"], digest, "both came, with equal bytes")
-            w.push(write_safetensors(d / "c.safetensors", {"head": ("F32", [128], other)}), "c")
+            w.push(write_safetensors(d / "c.safetensors", {"head": ("F32", [128], other), "norm": tensors["norm"]}), "c")
             changed = {"embed": ("F32", [128], other), "head": ("F32", [128], other), "norm": tensors["norm"]}
             check(holds(w, changed), "updated by its other name")
             w.ok("/start_weight_update")
             w.ok("/update_weights", w.file_source(write_safetensors(
-                d / "d.safetensors", {"head": ("F32", [128], head), "embed": ("F32", [128], other)})))
+                d / "d.safetensors", {"head": ("F32", [128], head), "embed": ("F32", [128], other), "norm": tensors["norm"]})))
             r = w.post("/finish_weight_update", {"weight_version": "d"})
             same(r.status, 409, f"different bytes: {r}")
             check("'embed' and 'head' are tied" in r.body.decode(), f"by name: {r}")
@@ -117,13 +117,18 @@ def test_coverage():
             w.ok("/update_weights", w.file_source(write_safetensors(d / "p.safetensors", part)))
             r = w.post("/finish_weight_update", {"weight_version": "a", "strict": True})
             same(r.status, 409, f"strict: {r}")
-            check("neither live nor came: scale" in r.body.decode(), f"the list: {r}")
+            check("1 tensors of the manifest did not come: scale" in r.body.decode(), f"the list: {r}")
             w.ok("/finish_weight_update", {"weight_version": "a"})
             last = w.status()["last_update"]
             same((last["missing"], last["missing_names"]), (1, ["scale"]), "counted and listed")
             w.ok("/start_weight_update")
             w.ok("/update_weights", w.file_source(write_safetensors(d / "s.safetensors",
                                                                     {"scale": tensors["scale"]})))
+            r = w.post("/finish_weight_update", {"weight_version": "b", "strict": True})
+            same(r.status, 409, f"strict, and the others are live only: {r}")
+            check(f"{len(tensors) - 1} tensors of the manifest did not come: " in r.body.decode(), f"the list: {r}")
+            same(w.version(), "a", "nothing changed")
+            w.ok("/update_weights", w.file_source(write_safetensors(d / "all.safetensors", tensors)))
             w.ok("/finish_weight_update", {"weight_version": "b", "strict": True})
             check(holds(w, tensors), "complete")
 
