@@ -1,5 +1,7 @@
 #include "calls_text.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,6 +135,16 @@ static void fill_query(wefti_any_call *call, weft_query what)
   call->query.what = what;
 }
 
+static void fill_versions(wefti_query_call *call, uint32_t limit)
+{
+  call->query.h.type = WEFT_MSG_CLIENT_QUERY;
+  call->query.what = WEFT_QUERY_VERSIONS;
+  if (limit != 0) {
+    (void)snprintf(call->limit, sizeof call->limit, "%" PRIu32, limit);
+    call->query.arg = str_of(call->limit);
+  }
+}
+
 weft_err wefti_call_fill(wefti_any_call *call, const weft_request *r, weft_buf *info)
 {
   memset(call, 0, sizeof *call);
@@ -192,6 +204,9 @@ weft_err wefti_call_fill(wefti_any_call *call, const weft_request *r, weft_buf *
     break;
   case WEFT_OP_READY:
     fill_query(call, WEFT_QUERY_READY);
+    break;
+  case WEFT_OP_VERSIONS:
+    fill_versions(&call->limited, r->limit);
     break;
   default:
     return WEFT_E_INVAL;

@@ -5,6 +5,11 @@
 
 #include "weft/weft.h"
 
+typedef struct wefti_query_call {
+  weft_client_query query; /* first */
+  char limit[16];
+} wefti_query_call;
+
 typedef union wefti_any_call {
   weft_msg h;
   weft_client_init init;
@@ -15,6 +20,7 @@ typedef union wefti_any_call {
   weft_client_abort abort;
   weft_client_pause pause;
   weft_client_query query;
+  wefti_query_call limited;
 } wefti_any_call;
 
 /* INVAL when a field that the operation needs is missing or too long. */

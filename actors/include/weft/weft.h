@@ -177,7 +177,8 @@ typedef enum weft_op {
   WEFT_OP_WEIGHTS,     /* result.body: JSON as of GET /weights */
   WEFT_OP_PAUSE,       /* version: mode "abort", "wait" or "keep"; NULL = "abort" */
   WEFT_OP_RESUME,
-  WEFT_OP_READY /* UNAVAIL with the reason when the engine is not ready */
+  WEFT_OP_READY,   /* UNAVAIL with the reason when the engine is not ready */
+  WEFT_OP_VERSIONS /* result.body: JSON as of GET /weight_versions; see limit */
 } weft_op;
 
 typedef struct weft_request {
@@ -190,11 +191,12 @@ typedef struct weft_request {
       *expected_version; /* FINISH, SET_VERSION: compare and set; NULL = unconditional */
   const char *session;   /* as answered by START; NULL = whichever is open */
   const char *idempotency_key; /* NULL = none */
-  /* FINISH: refuse when live tensors did not come; under a manifest, when some of it are
-   * neither live nor came */
+  /* FINISH: refuse when tensors that are live, or in the manifest, did not come in this
+   * session */
   bool strict;
   bool draft;          /* START: of the draft model's set */
   uint32_t timeout_ms; /* the operation's deadline; 0 = the engine's default */
+  uint32_t limit;      /* VERSIONS: so many of the newest, at most 10,000; 0 = 100 */
 } weft_request;
 
 typedef struct weft_result {
