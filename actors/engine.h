@@ -13,6 +13,11 @@
  *   engine_rearm.c    timers that found no memory, again
  *   engine_pause.c    the pause flag
  *   engine_metrics.c  counters
+ *   engine_upstream.c a member of a fleet: what its coordinator asks
+ *   engine_grant.c    … adoption, grants, being cut off
+ *   engine_vote.c     … the vote, and how a doubt ends
+ *   engine_fleet.c    a coordinator: its replicas, their doubts
+ *   engine_cast.c     … what all replicas are told at once
  *   engine_digest.c   what all ranks have installed, as one digest
  *   engine_sets.c     the main and the draft model's set of weights
  *   engine_history.c  what was committed or aborted, for the journal and for people */
@@ -20,7 +25,9 @@
 #define WEFT_ACTORS_ENGINE_H
 
 #include "engine_core.h"
+#include "engine_fleet.h"
 #include "engine_metrics.h"
+#include "engine_upstream.h"
 #include "session.h"
 #include "weft/actor.h"
 #include "weft/json.h"
@@ -31,15 +38,15 @@
 #include <stdint.h>
 
 enum {
-  ENGINE_VERSION_MAX = 1024, /* bytes of a version string */
-  ENGINE_WAITING_MAX = 64,   /* calls that wait for their turn */
-  ENGINE_IDEM_KEPT = 256,    /* answers remembered for Idempotency-Key */
-  ENGINE_IDEM_WAITERS = 8,   /* concurrent repeats of one call */
+  ENGINE_WAITING_MAX = 64, /* calls that wait for their turn */
+  ENGINE_IDEM_KEPT = 256,  /* answers remembered for Idempotency-Key */
+  ENGINE_IDEM_WAITERS = 8, /* concurrent repeats of one call */
   ENGINE_TEXT_MAX = 512,
   ENGINE_HISTORY_KEPT = 4096,   /* commits and aborts in memory */
   ENGINE_HISTORY_LIMIT = 10000, /* that one may ask for */
   ENGINE_HISTORY_DEFAULT = 100,
   ENGINE_ABORT_MS = 2000,         /* until a worker that does not let go is fenced */
+  ENGINE_ABORT_FLEET_MS = 6000,   /* … a replica, which waits for workers itself */
   ENGINE_HUNG_MS = 10000,         /* without any answer to a heartbeat: fenced */
   ENGINE_COMMIT_RESERVE_MS = 5000 /* finish time kept for record, publish and fencing */
 };
@@ -56,6 +63,7 @@ typedef enum engine_call_kind {
   CALL_PAUSE,
   CALL_CHECK,
   CALL_CACHE,
+  CALL_RESOLVE,
   CALL_QUERY, /* no call of its own: names what is asked in answers */
   CALL_KINDS
 } engine_call_kind;
@@ -65,6 +73,7 @@ typedef struct engine_call {
   struct engine_call *next; /* in the waiting list */
   engine_call_kind kind;
   weft_return ret;
+  engine_ask ask; /* of the coordinator, instead of ret; type 0 = a client's call */
   uint64_t caller;
   uint64_t started_ms, due_ms;
   uint64_t due_timer;
@@ -75,7 +84,7 @@ typedef struct engine_call {
   bool answered;        /* in COMMITTING: the client has got "unknown" already */
   bool counted, failed; /* for the metrics */
   weft_buf *info;       /* init, update: client's bytes; compare: baseline */
-  bool draft, strict, clear_cache;
+  bool draft, strict, clear_cache, commit;
   bool has_version, has_expected, has_digest, bad_digest;
   uint64_t digest_hi, digest_lo; /* that the finished set must have */
   uint32_t action;               /* pause, check */
@@ -92,6 +101,7 @@ typedef struct engine_answer {
   const char *culprits; /* "rank 1, rank 3" or "" */
   const char *fenced;   /* "1,3" or "" */
   weft_buf *body;       /* borrowed; may be NULL */
+  bool correctable;     /* the session stays open */
   char message[ENGINE_TEXT_MAX];
 } engine_answer;
 
@@ -142,6 +152,7 @@ typedef struct engine_member {
   uint64_t beat_timer;  /* until the next; 0 = none */
   uint64_t stamp_ns;    /* worker's clock in its last answer */
   uint64_t stamp_at_ms; /* our clock when that answer came */
+  uint64_t stamp_at_ns; /* … and CLOCK_BOOTTIME */
   uint64_t
       granted_at_ms; /* stamp_at_ms of the newest stamp that a grant echoed; 0 = never */
   uint64_t fence_timer;
@@ -217,6 +228,7 @@ typedef struct engine_round {
 typedef struct engine_session {
   wefti_session_state state;
   uint64_t epoch;     /* of the session, or of the init under way */
+  bool upstream;      /* the coordinator's: no lease, and a vote instead of a decision */
   engine_which which; /* set that it writes */
   bool alone;         /* … and the other one ends with it: a rank has lost that one */
   bool list_form;     /* ranks were sent different entries: their digests may differ */
@@ -243,8 +255,9 @@ typedef struct engine_visible {
 
 /* The change whose record was issued, until it is visible. */
 typedef struct engine_change {
-  bool pending;  /* between issue and visibility */
-  bool recorded; /* the journal has said that it is durable */
+  bool pending;   /* between issue and visibility */
+  bool recorded;  /* the journal has said that it is durable */
+  bool published; /* all ranks have it or are fenced: the coordinator's word is missing */
   bool label;
   engine_call *call; /* of a label; a finish is e->call */
   uint64_t corr;     /* question to the journal */
@@ -287,6 +300,8 @@ typedef struct engine {
   engine_round round;
   engine_member *members; /* [world] */
   bool joined_ever;
+  engine_upstream up; /* of a member of a fleet */
+  engine_fleet fleet; /* of a coordinator */
 
   bool paused;
   uint64_t paused_at_ms;
@@ -317,13 +332,17 @@ enum {
   TIMER_FENCE,
   TIMER_ISSUE,
   TIMER_RECORD,
-  TIMER_PAUSE
+  TIMER_PAUSE,
+  TIMER_CUT
 };
 #define ENGINE_TAG(what, low) (((uint64_t)(what) << 32) | (uint32_t)(low))
 
 /* ---- engine_core.c */
 void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
 void engine_move(weft_ctx *ctx, engine *e, wefti_session_state to);
+/* Answers the call under way, which will come to nothing. */
+void engine_fail_running(weft_ctx *ctx, engine *e, const char *why);
+void engine_cache_reset(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
 
 /* ---- engine_wait.c */
 void engine_wait_for_turn(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
@@ -331,6 +350,8 @@ void engine_wait_for_turn(weft_ctx *ctx, engine *e, engine_call *call); /* takes
 void engine_wake_waiting(weft_ctx *ctx, engine *e);
 void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer);
 void engine_caller_gone(weft_ctx *ctx, engine *e, uint64_t caller);
+/* The coordinator's calls that wait will not be. */
+void engine_wait_drop_upstream(weft_ctx *ctx, engine *e, const char *why);
 
 /* ---- engine_sets.c */
 const char *engine_set_name(engine_which which); /* "main", "draft" */
@@ -364,6 +385,10 @@ void engine_answer_early(weft_ctx *ctx, engine *e, engine_call *call,
                          const engine_answer *a);
 void engine_call_free(weft_ctx *ctx, engine *e, engine_call *call);
 const char *engine_call_name(engine_call_kind kind); /* "update_weights", … */
+/* The deadline of a call of this kind that names none. */
+uint32_t engine_call_patience(const engine *e, engine_call_kind kind);
+/* "rank", or a coordinator's "replica". */
+const char *engine_unit(const engine *e);
 void engine_reply_to(weft_ctx *ctx, engine *e, weft_return ret, engine_call_kind kind,
                      uint64_t started_ms, const engine_answer *a);
 
@@ -391,7 +416,16 @@ void engine_label_begin(weft_ctx *ctx, engine *e, engine_call *call);
 /* Ends session or init.  by: the call that wanted it, answered when done; NULL = nobody.
  * The operation under way, if any, must have been answered before. */
 void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *reason);
+/* Every rank has it: decide, or vote, as soon as no earlier life's grant runs. */
+void engine_installed(weft_ctx *ctx, engine *e);
 void engine_issue(weft_ctx *ctx, engine *e);
+/* The round of ACCEPT is over and the others have accepted, too. */
+void engine_update_go(weft_ctx *ctx, engine *e);
+/* Takes what is installed as the next change under this version.  From FINISHING or
+ * PREPARED; nothing aborts any more. */
+void engine_commit_begin(weft_ctx *ctx, engine *e, const char *version, bool declared);
+/* The change is with all who are to have it. */
+void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced);
 void engine_record_done(weft_ctx *ctx, engine *e, weft_err err, const char *text);
 void engine_record_again(weft_ctx *ctx, engine *e);
 /* The deadline of a call whose record was issued: it is answered "unknown", its work goes
@@ -428,8 +462,10 @@ void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank);
 /* Starts again what timers found no memory. */
 void engine_members_rearm(weft_ctx *ctx, engine *e);
 bool engine_member_usable(const engine_member *m); /* can be asked something */
+/* Tells m, or anew, who we are.  Returns the question's number. */
+uint64_t engine_member_adopt(weft_ctx *ctx, engine *e, const engine_member *m);
 /* false and the reason when not all ranks are in and have what is visible. */
-bool engine_ready(const engine *e, char *reason, size_t cap);
+bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap);
 
 /* ---- engine_pause.c */
 void engine_pause_begin(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
@@ -475,6 +511,12 @@ void engine_history_begun(weft_ctx *ctx, engine *e);
 void engine_history_commit(weft_ctx *ctx, engine *e, const engine_change *change);
 void engine_history_aborted(weft_ctx *ctx, engine *e, const char *operation,
                             const char *reason);
+/* How a vote of an earlier life ended. */
+void engine_history_resolved(weft_ctx *ctx, engine *e, const char *reason);
+/* The commit of that session, NULL = there was none.  *reaches false: it may be older
+ * than what is kept. */
+const struct weft_journal_record *engine_history_find(const engine *e, uint64_t boot,
+                                                      uint64_t epoch, bool *reaches);
 weft_buf *engine_history_json(const engine *e, uint64_t limit);
 bool engine_history_limit(weft_str arg, uint64_t *out); /* false: no such number */
 /* What the session loads from, call by call. */
@@ -485,6 +527,8 @@ weft_buf *engine_sources_of_finish(engine *e); /* NULL = cannot be had again */
 /* ---- engine_check.c */
 void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q);
 void engine_check_begin(weft_ctx *ctx, engine *e, engine_call *call);
+/* The coordinator's question; takes call, which is not a client's. */
+void engine_check_upstream(weft_ctx *ctx, engine *e, engine_call *call);
 bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg);
 void engine_check_fini(weft_ctx *ctx, engine *e);
 

@@ -21,9 +21,15 @@ const char *engine_call_name(engine_call_kind kind)
     [CALL_PAUSE] = "pause",
     [CALL_CHECK] = "weight_checker",
     [CALL_CACHE] = "reset_cache",
+    [CALL_RESOLVE] = "resolve_weight_update",
     [CALL_QUERY] = "query",
   };
   return kind < CALL_KINDS ? names[kind] : "unknown";
+}
+
+const char *engine_unit(const engine *e)
+{
+  return e->fleet.replicas == NULL ? "rank" : "replica";
 }
 
 /* ---- answers */
@@ -77,7 +83,10 @@ static void tell(weft_ctx *ctx, engine *e, engine_call *call, const engine_answe
   done_answer done;
   fill_done(ctx, e, call->kind, call->started_ms, a, &done);
   call->failed = a->err != WEFT_OK;
-  if (!call->answered) {
+  if (!call->answered && call->ask.type != 0) {
+    engine_upstream_answer(ctx, e, call, a);
+    call->answered = true;
+  } else if (!call->answered) {
     (void)weft_reply(ctx, call->ret, weft_msg_make(ctx, &done.msg.h));
     call->answered = true;
   }
@@ -235,15 +244,21 @@ static bool take_fields(weft_ctx *ctx, engine_call *c, const weft_msg *msg,
     *head = HEAD(m);
     c->action = m->action;
     c->info = weft_buf_ref(m->baseline);
+  } else if (msg->type == WEFT_MSG_CLIENT_RESOLVE) {
+    const weft_client_resolve *m = (const weft_client_resolve *)msg;
+    c->kind = CALL_RESOLVE;
+    *head = HEAD(m);
+    c->commit = m->commit != 0;
   } else {
     const weft_client_cache *m = (const weft_client_cache *)msg;
     c->kind = CALL_CACHE;
     *head = HEAD(m);
+    c->reason = copy_text(ctx, m->which, &failed);
   }
   return !failed;
 }
 
-static uint32_t default_timeout(const engine *e, engine_call_kind kind)
+uint32_t engine_call_patience(const engine *e, engine_call_kind kind)
 {
   switch (kind) {
   case CALL_INIT:
@@ -260,6 +275,7 @@ static uint32_t default_timeout(const engine *e, engine_call_kind kind)
   case CALL_PAUSE:
   case CALL_CHECK:
   case CALL_CACHE:
+  case CALL_RESOLVE:
   case CALL_QUERY:
   case CALL_KINDS:
     break;
@@ -327,7 +343,7 @@ engine_call *engine_call_open(weft_ctx *ctx, engine *e, const weft_msg *msg)
     return NULL;
   }
   const uint32_t patience =
-      head.timeout_ms != 0 ? head.timeout_ms : default_timeout(e, call->kind);
+      head.timeout_ms != 0 ? head.timeout_ms : engine_call_patience(e, call->kind);
   call->due_ms = call->started_ms + patience;
   if (head.session.len > 0) {
     call->session_epoch = engine_session_epoch(e, head.session);

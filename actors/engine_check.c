@@ -49,7 +49,7 @@ void engine_check_fini(weft_ctx *ctx, engine *e)
 
 static void answer(weft_ctx *ctx, engine *e, engine_check *c, const engine_answer *a)
 {
-  if (c->call != NULL) {
+  if (c->call != NULL) { /* the coordinator's answer is of its own kind, too */
     engine_call *call = c->call;
     c->call = NULL;
     engine_answer_call(ctx, e, call, a);
@@ -82,6 +82,12 @@ static uint8_t *append(uint8_t *at, const void *text, size_t len)
   return at + len;
 }
 
+/* How many parts make up the whole: replicas hold the same, one of them will do. */
+static uint32_t parts_of(const engine *e)
+{
+  return e->fleet.replicas == NULL ? e->world : 1;
+}
+
 /* Joins the members of every rank's object into one object: {a}, {b} → {a,b}. */
 static weft_buf *joined_body(const engine *e, const engine_check *c, const char *open,
                              const char *close)
@@ -90,7 +96,7 @@ static weft_buf *joined_body(const engine *e, const engine_check *c, const char 
   const size_t close_len = strlen(close);
   size_t total = open_len + close_len;
   bool first = true;
-  for (uint32_t i = 0; i < e->world; i++) {
+  for (uint32_t i = 0; i < parts_of(e); i++) {
     if (c->parts[i]->len > 2) { /* not {} */
       total += c->parts[i]->len - 2 + (first ? 0 : 1);
       first = false;
@@ -102,7 +108,7 @@ static weft_buf *joined_body(const engine *e, const engine_check *c, const char 
   }
   uint8_t *at = append(buf->data, open, open_len);
   first = true;
-  for (uint32_t i = 0; i < e->world; i++) {
+  for (uint32_t i = 0; i < parts_of(e); i++) {
     const weft_buf *part = c->parts[i];
     if (part->len <= 2) {
       continue;
@@ -127,7 +133,13 @@ static bool weights_changed(const engine *e, const engine_check *c)
 
 static bool is_compare(const engine_check *c)
 {
-  return c->call != NULL && c->call->action == WEFT_CHECK_COMPARE;
+  return c->call != NULL && c->call->ask.type == 0 &&
+         c->call->action == WEFT_CHECK_COMPARE;
+}
+
+static bool is_upstream(const engine_check *c)
+{
+  return c->call != NULL && c->call->ask.type != 0;
 }
 
 static void end(weft_ctx *ctx, engine *e, engine_check *c)
@@ -140,13 +152,14 @@ static void end(weft_ctx *ctx, engine *e, engine_check *c)
   } else if (c->what == WEFT_QUERY_WEIGHTS && weights_changed(e, c)) {
     why = (weft_why){ WEFT_E_UNAVAIL, "the weights were changing meanwhile; ask again" };
   } else if (c->what == WEFT_QUERY_WEIGHTS) {
-    body = weights_body(e, c->parts[0]);
+    body = is_upstream(c) ? weft_buf_ref(c->parts[0]) : weights_body(e, c->parts[0]);
   } else if (c->what == WEFT_QUERY_RESET) {
     body = weft_buf_create("{\"status\":\"reset\"}", 18);
   } else if (is_compare(c)) {
     body = weft_buf_ref(c->compared);
   } else {
-    body = joined_body(e, c, "{\"checksums\":{", "}}");
+    body = is_upstream(c) ? joined_body(e, c, "{", "}")
+                          : joined_body(e, c, "{\"checksums\":{", "}}");
   }
   if (c->err == WEFT_OK && body == NULL) {
     a.err = why.err;
@@ -170,11 +183,25 @@ static void end(weft_ctx *ctx, engine *e, engine_check *c)
   check_free(ctx, e, c);
 }
 
-static void fail(engine_check *c, weft_err err, uint32_t rank, const char *text)
+static void fail(const engine *e, engine_check *c, weft_err err, uint32_t rank,
+                 const char *text)
 {
   if (c->err == WEFT_OK) {
     c->err = err;
-    (void)snprintf(c->text, sizeof c->text, "rank %" PRIu32 ": %s", rank, text);
+    (void)snprintf(c->text, sizeof c->text, "%s %" PRIu32 ": %s", engine_unit(e), rank,
+                   text);
+  }
+}
+
+/* Checksums of replicas: the same tensors, each with the same bytes. */
+static void compare_replicas(const engine *e, engine_check *c)
+{
+  const weft_buf *first = c->parts[0];
+  for (uint32_t i = 1; i < e->world; i++) {
+    const weft_buf *part = c->parts[i];
+    if (part->len != first->len || memcmp(part->data, first->data, part->len) != 0) {
+      fail(e, c, WEFT_E_FAILED, i, "its checksums are not those of replica 0");
+    }
   }
 }
 
@@ -221,6 +248,9 @@ static bool compare_begin(weft_ctx *ctx, engine *e, engine_check *c)
 /* All parts are here, or one failed. */
 static void gathered(weft_ctx *ctx, engine *e, engine_check *c)
 {
+  if (c->err == WEFT_OK && c->what == WEFT_QUERY_CHECKSUM && e->fleet.replicas != NULL) {
+    compare_replicas(e, c);
+  }
   if (c->err == WEFT_OK && is_compare(c) && compare_begin(ctx, e, c)) {
     return;
   }
@@ -257,7 +287,7 @@ static void ask_rank(weft_ctx *ctx, engine *e, engine_check *c, uint32_t rank,
 {
   const engine_member *m = &e->members[rank];
   if (!engine_member_usable(m)) {
-    fail(c, WEFT_E_UNAVAIL, rank, m->why[0] == '\0' ? "is not in" : m->why);
+    fail(e, c, WEFT_E_UNAVAIL, rank, m->why[0] == '\0' ? "is not in" : m->why);
     return;
   }
   c->open++;
@@ -354,24 +384,36 @@ bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     const weft_err err = r->err == WEFT_OK            ? WEFT_E_FAILED
                          : r->err == WEFT_E_CANCELLED ? WEFT_E_UNAVAIL
                                                       : (weft_err)r->err;
-    fail(c, err, rank,
+    fail(e, c, err, rank,
          err == WEFT_E_UNAVAIL && r->err == WEFT_E_CANCELLED
              ? "was called away to a weight update; ask again"
          : r->text.p == NULL ? "refused"
                              : r->text.p);
   } else if (msg->type == WEFT_MSG_ASK_FAILED) {
     const weft_err err = (weft_err)((const weft_ask_failed_msg *)msg)->reason;
-    fail(c, err, rank,
+    fail(e, c, err, rank,
          err == WEFT_E_TIMEOUT ? "has not answered in time"
          : err == WEFT_E_LIMIT ? "has an answer that is too large for one message"
                                : weft_strerror(err));
   } else {
-    fail(c, WEFT_E_PROTO, rank, "answered with something else");
+    fail(e, c, WEFT_E_PROTO, rank, "answered with something else");
   }
   if (c->open == 0 || c->err != WEFT_OK) {
     gathered(ctx, e, c);
   }
   return true;
+}
+
+void engine_check_upstream(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  if (call->action == WEFT_QUERY_RESET && !e->args.allow_weight_reset) {
+    engine_answer_err(
+        ctx, e, call, WEFT_E_DENIED,
+        "a reset destroys the live weights; this replica allows it only when "
+        "started with --allow-weight-reset");
+  } else {
+    begin(ctx, e, call, call->ret, call->action);
+  }
 }
 
 void engine_check_begin(weft_ctx *ctx, engine *e, engine_call *call)
@@ -400,13 +442,30 @@ static void answer_query(weft_ctx *ctx, engine *e, weft_return ret,
   engine_reply_to(ctx, e, ret, CALL_QUERY, weft_now_ms(ctx), a);
 }
 
+/* What is visible; of a fleet that shows different things also who shows what. */
+static void query_info(weft_ctx *ctx, engine *e, engine_answer *a)
+{
+  if (!engine_upstream_serves(ctx, e, a->message, sizeof a->message)) {
+    a->err = WEFT_E_UNAVAIL;
+  } else if (!engine_fleet_settled(ctx, e)) {
+    a->err = WEFT_E_UNAVAIL;
+    (void)snprintf(a->message, sizeof a->message,
+                   "weight_info: this coordinator restarted a moment ago and asks its "
+                   "replicas; ask again in two seconds");
+  } else {
+    a->body = engine_fleet_mixed(ctx, e, &a->err);
+  }
+}
+
 void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q)
 {
   const weft_return ret = weft_return_of(&q->h);
   engine_answer a = { .err = WEFT_OK };
   switch (q->what) {
   case WEFT_QUERY_INFO:
+    query_info(ctx, e, &a);
     answer_query(ctx, e, ret, &a);
+    weft_buf_unref(a.body);
     break;
   case WEFT_QUERY_STATUS:
     a.body = engine_status_json(ctx, e);

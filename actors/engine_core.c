@@ -55,7 +55,7 @@ static bool expected_fails(weft_ctx *ctx, engine *e, engine_call *call)
   return true;
 }
 
-static void fail_running(weft_ctx *ctx, engine *e, const char *why)
+void engine_fail_running(weft_ctx *ctx, engine *e, const char *why)
 {
   engine_answer a = { .err = WEFT_E_CONFLICT,
                       .outcome = WEFT_OUTCOME_NOT_COMMITTED,
@@ -110,7 +110,7 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
   }
   /* Takeover: a trainer that was killed comes back, and stock trainers cannot abort. */
   if (e->call != NULL) {
-    fail_running(ctx, e, "taken over by a new init_weight_transfer_engine");
+    engine_fail_running(ctx, e, "taken over by a new init_weight_transfer_engine");
   }
   engine_wait_for_turn(ctx, e, call);
   e->ended_by = engine_call_name(CALL_INIT);
@@ -177,7 +177,8 @@ static void dispatch_label(weft_ctx *ctx, engine *e, engine_call *call)
   if (is_too_late(ctx, e, call)) {
     return;
   }
-  if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_COMMITTING) {
+  if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_PREPARED ||
+      s == WEFTI_COMMITTING) {
     engine_wait_for_turn(ctx, e, call);
   } else if (!expected_fails(ctx, e, call)) {
     engine_label_begin(ctx, e, call);
@@ -207,15 +208,19 @@ static void dispatch_abort(weft_ctx *ctx, engine *e, engine_call *call)
                            ? call->reason
                            : "abort_weight_update was called";
   if (e->call != NULL) {
-    fail_running(ctx, e, reason);
+    engine_fail_running(ctx, e, reason);
   }
   engine_abort_begin(ctx, e, call, reason);
 }
 
-static void dispatch_cache(weft_ctx *ctx, engine *e, engine_call *call)
+void engine_cache_reset(weft_ctx *ctx, engine *e, engine_call *call)
 {
   if (e->session.state == WEFTI_IDLE || e->session.state == WEFTI_INIT) {
-    engine_answer_ok(ctx, e, call);
+    if (e->fleet.replicas != NULL) {
+      engine_cast_begin(ctx, e, call);
+    } else {
+      engine_answer_ok(ctx, e, call);
+    }
     return;
   }
   char who[256];
@@ -241,7 +246,11 @@ static bool journal_stuck(weft_ctx *ctx, engine *e, engine_call *call)
 
 void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
 {
-  if (journal_stuck(ctx, e, call)) {
+  if (journal_stuck(ctx, e, call) || engine_upstream_forbids(ctx, e, call)) {
+    return;
+  }
+  if (call->ask.type != 0) {
+    engine_upstream_dispatch(ctx, e, call);
     return;
   }
   switch (call->kind) {
@@ -259,10 +268,12 @@ void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
     }
     break;
   case CALL_FINISH:
-    if (needs_open(
-            ctx, e, call,
-            "finish_weight_update called without a matching start_weight_update.") &&
-        !expected_fails(ctx, e, call)) {
+    if (e->fleet.replicas != NULL && e->change.pending && e->change.label) {
+      engine_wait_for_turn(ctx, e, call); /* replicas take one change after the other */
+    } else if (needs_open(ctx, e, call,
+                          "finish_weight_update called without a matching "
+                          "start_weight_update.") &&
+               !expected_fails(ctx, e, call)) {
       engine_finish_begin(ctx, e, call);
     }
     break;
@@ -279,7 +290,10 @@ void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
     engine_check_begin(ctx, e, call);
     break;
   case CALL_CACHE:
-    dispatch_cache(ctx, e, call);
+    engine_cache_reset(ctx, e, call);
+    break;
+  case CALL_RESOLVE:
+    engine_resolve_begin(ctx, e, call);
     break;
   case CALL_QUERY:
   case CALL_KINDS:
@@ -320,11 +334,14 @@ static void on_timer(weft_ctx *ctx, engine *e, const weft_timer_msg *t)
   case TIMER_ISSUE:
     e->issue_timer = e->issue_timer == t->id ? 0 : e->issue_timer;
     if (e->session.state == WEFTI_FINISHING && (uint32_t)e->session.epoch == low) {
-      engine_issue(ctx, e);
+      engine_installed(ctx, e);
     }
     break;
   case TIMER_RECORD:
     engine_record_again(ctx, e);
+    break;
+  case TIMER_CUT:
+    engine_upstream_cut_due(ctx, e, t->id);
     break;
   case TIMER_PAUSE:
     engine_pause_due(ctx, e, t->id);
@@ -366,14 +383,18 @@ static weft_err engine_core_init(weft_ctx *ctx, void *self, const void *args)
   default_ms(&a->start_ms, 30000);
   default_ms(&a->update_ms, 280000);
   default_ms(&a->finish_ms, 60000);
-  default_ms(&a->publish_ms, 2000);
+  /* A replica has a record to write and ranks of its own to wait for. */
+  default_ms(&a->publish_ms, a->replicas == 0 ? 2000 : 6000);
   default_ms(&a->lease_ms, 600000);
   default_ms(&a->beat_ms, 500);
   default_ms(&a->grant_ms, 2000);
   default_ms(&a->fence_ms, 2250);
-  if (__builtin_mul_overflow(a->tp, a->pp, &e->world) || e->world > 4096) {
+  if (__builtin_mul_overflow(a->tp, a->pp, &e->world) || e->world > 4096 ||
+      a->replicas > 4096 || ((a->replicas != 0 || a->member) && a->journal == 0) ||
+      (a->replicas != 0 && a->member)) {
     return WEFT_E_INVAL;
   }
+  e->world = a->replicas != 0 ? a->replicas : e->world;
   e->boot_ms = weft_now_ms(ctx);
   e->paused_at_ms = e->boot_ms;
   (void)snprintf(e->visible.version, sizeof e->visible.version, "default");
@@ -384,7 +405,10 @@ static weft_err engine_core_init(weft_ctx *ctx, void *self, const void *args)
       engine_metrics_init(ctx, e) != WEFT_OK || engine_history_init(ctx, e) != WEFT_OK) {
     return WEFT_E_NOMEM;
   }
-  const weft_err err = engine_members_init(ctx, e);
+  weft_err err = engine_members_init(ctx, e);
+  if (err == WEFT_OK && a->replicas != 0) {
+    err = engine_fleet_init(ctx, e, args);
+  }
   if (err == WEFT_OK) {
     engine_publish_status(ctx, e);
   }
@@ -403,6 +427,8 @@ static void engine_core_fini(weft_ctx *ctx, void *self)
   engine_call_free(ctx, e, e->change.call);
   engine_call_free(ctx, e, e->abort_call);
   engine_check_fini(ctx, e);
+  engine_fleet_fini(ctx, e);
+  engine_upstream_fini(e);
   engine_idem_fini(ctx, e);
   engine_history_fini(ctx, e);
   engine_metrics_fini(ctx, e);
@@ -426,7 +452,8 @@ static void on_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     }
     return;
   }
-  if (!engine_round_answer(ctx, e, msg) && !engine_beat_answer(ctx, e, msg)) {
+  if (!engine_vote_answer(ctx, e, msg) && !engine_round_answer(ctx, e, msg) &&
+      !engine_beat_answer(ctx, e, msg) && !engine_cast_answer(ctx, e, msg)) {
     (void)engine_check_answer(ctx, e, msg);
   }
 }
@@ -445,7 +472,8 @@ static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
   case WEFT_MSG_CLIENT_ABORT:
   case WEFT_MSG_CLIENT_PAUSE:
   case WEFT_MSG_CLIENT_CHECK:
-  case WEFT_MSG_CLIENT_CACHE: {
+  case WEFT_MSG_CLIENT_CACHE:
+  case WEFT_MSG_CLIENT_RESOLVE: {
     engine_call *call = engine_call_open(ctx, e, msg);
     if (call != NULL) {
       engine_dispatch(ctx, e, call);
@@ -478,6 +506,8 @@ static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
   default:
     if (msg->type == WEFT_MSG_ASK_FAILED || (msg->flags & WEFT_MSG_F_REPLY) != 0) {
       on_answer(ctx, e, msg);
+    } else if (e->args.member) {
+      engine_upstream_frame(ctx, e, msg);
     }
     return WEFT_OK; /* others, late or from newer peers, are not ours to die of */
   }

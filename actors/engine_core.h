@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { ENGINE_VERSION_MAX = 1024 }; /* bytes of a version string */
+
 /* What became visible, for those in the same process that must not lag behind a message
  * (pins of the C API).  Called on the engine's loop before anybody is told. */
 typedef struct wefti_visible {

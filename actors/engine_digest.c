@@ -15,17 +15,18 @@ bool engine_digests_agree(weft_ctx *ctx, engine *e)
       continue;
     }
     char culprits[64];
-    (void)snprintf(culprits, sizeof culprits, "rank 0, rank %" PRIu32, i);
+    const char *unit = engine_unit(e);
+    (void)snprintf(culprits, sizeof culprits, "%s 0, %s %" PRIu32, unit, unit, i);
     engine_answer a = { .err = WEFT_E_FAILED,
                         .outcome = WEFT_OUTCOME_NOT_COMMITTED,
                         .phase = engine_phase_name(PHASE_FINISH),
                         .culprits = culprits };
     (void)snprintf(a.message, sizeof a.message,
-                   "%s failed: rank %" PRIu32 " holds xxh3-128:%016" PRIx64 "%016" PRIx64
-                   ", rank 0 xxh3-128:%016" PRIx64 "%016" PRIx64
-                   "; weights and version are unchanged, push to all ranks again",
-                   engine_call_name(CALL_FINISH), i, r->set.digest_hi, r->set.digest_lo,
-                   first->set.digest_hi, first->set.digest_lo);
+                   "%s failed: %s %" PRIu32 " holds xxh3-128:%016" PRIx64 "%016" PRIx64
+                   ", %s 0 xxh3-128:%016" PRIx64 "%016" PRIx64
+                   "; weights and version are unchanged, push to all of them again",
+                   engine_call_name(CALL_FINISH), unit, i, r->set.digest_hi,
+                   r->set.digest_lo, unit, first->set.digest_hi, first->set.digest_lo);
     engine_op_failed(ctx, e, &a);
     return false;
   }

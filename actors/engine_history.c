@@ -12,7 +12,8 @@
 static_assert((int)WEFT_JOURNAL_BEGUN == (int)WEFT_RECORD_BEGUN &&
                   (int)WEFT_JOURNAL_ABORTED == (int)WEFT_RECORD_ABORTED &&
                   (int)WEFT_JOURNAL_WEIGHTS == (int)WEFT_RECORD_COMMIT_WEIGHTS &&
-                  (int)WEFT_JOURNAL_LABEL == (int)WEFT_RECORD_COMMIT_LABEL,
+                  (int)WEFT_JOURNAL_LABEL == (int)WEFT_RECORD_COMMIT_LABEL &&
+                  (int)WEFT_JOURNAL_VOTE == (int)WEFT_RECORD_VOTE,
               "the journal's kinds are the messages'");
 
 /* ---- the ring */
@@ -21,6 +22,7 @@ struct engine_history {
   weft_journal_record *entries[ENGINE_HISTORY_KEPT]; /* with their strings behind them */
   size_t count;
   size_t next; /* where the next one goes */
+  bool gap;    /* there was no memory for one */
 };
 
 static const char *text_of(const char *text)
@@ -51,6 +53,7 @@ static weft_err remember(weft_ctx *ctx, engine *e, const weft_journal_record *r)
   at = put_text(at, &entry->operation, r->operation);
   (void)put_text(at, &entry->text, r->text);
   entry->sources = "";
+  entry->fleet = "";
   weft_free(ctx, h->entries[h->next]);
   h->entries[h->next] = entry;
   h->next = (h->next + 1) % ENGINE_HISTORY_KEPT;
@@ -67,7 +70,8 @@ weft_err engine_history_init(weft_ctx *ctx, engine *e)
   const wefti_engine_args *a = &e->args;
   for (size_t i = 0; i < a->history_count; i++) {
     const weft_journal_record *r = a->history[i];
-    if (r->kind == WEFT_JOURNAL_BEGUN) {
+    engine_vote_init(e, r);
+    if (r->kind == WEFT_JOURNAL_BEGUN || r->kind == WEFT_JOURNAL_VOTE) {
       continue; /* its end is a record, too */
     }
     const weft_err err = remember(ctx, e, r);
@@ -94,6 +98,7 @@ void engine_history_fini(weft_ctx *ctx, engine *e)
 static void keep(weft_ctx *ctx, engine *e, const weft_journal_record *r)
 {
   if (remember(ctx, e, r) != WEFT_OK) {
+    e->history->gap = true;
     weft_log(ctx, WEFT_LOG_WARN,
              "no memory: GET /weight_versions will not show change sequence=%" PRIu64,
              r->sequence);
@@ -147,6 +152,8 @@ void engine_history_aborted(weft_ctx *ctx, engine *e, const char *operation,
 {
   const uint64_t at_ms = weft_wall_ms(ctx);
   const uint64_t elapsed_ms = weft_now_ms(ctx) - e->session.opened_ms;
+  const engine_vote *v = &e->up.vote;
+  const bool voted = v->boot != 0 && !v->lost; /* and this is how it ends */
   keep(ctx, e,
        &(weft_journal_record){ .kind = WEFT_JOURNAL_ABORTED,
                                .boot_id = e->args.boot_id,
@@ -158,14 +165,61 @@ void engine_history_aborted(weft_ctx *ctx, engine *e, const char *operation,
                                .text = reason });
   send_history(
       ctx, e,
+      &(weft_journal_append){
+          .h.type = WEFT_MSG_JOURNAL_APPEND,
+          .kind = WEFT_RECORD_ABORTED,
+          .epoch = e->session.epoch,
+          .at_ms = at_ms,
+          .elapsed_ms = elapsed_ms,
+          .draft = e->session.which == SET_DRAFT,
+          .operation = { operation, (uint32_t)strlen(operation) },
+          .text = { reason, (uint32_t)strlen(reason) },
+          .fleet = { voted ? v->fleet : NULL, voted ? (uint32_t)strlen(v->fleet) : 0 },
+          .fleet_boot = voted ? v->boot : 0,
+          .fleet_epoch = voted ? v->epoch : 0 });
+}
+
+void engine_history_resolved(weft_ctx *ctx, engine *e, const char *reason)
+{
+  const engine_vote *v = &e->up.vote;
+  const char *operation = engine_call_name(CALL_RESOLVE);
+  const uint64_t at_ms = weft_wall_ms(ctx);
+  keep(ctx, e,
+       &(weft_journal_record){ .kind = WEFT_JOURNAL_ABORTED,
+                               .boot_id = e->args.boot_id,
+                               .at_ms = at_ms,
+                               .operation = operation,
+                               .text = reason });
+  send_history(
+      ctx, e,
       &(weft_journal_append){ .h.type = WEFT_MSG_JOURNAL_APPEND,
                               .kind = WEFT_RECORD_ABORTED,
-                              .epoch = e->session.epoch,
                               .at_ms = at_ms,
-                              .elapsed_ms = elapsed_ms,
                               .operation = { operation, (uint32_t)strlen(operation) },
-                              .draft = e->session.which == SET_DRAFT,
-                              .text = { reason, (uint32_t)strlen(reason) } });
+                              .text = { reason, (uint32_t)strlen(reason) },
+                              .fleet = { v->fleet, (uint32_t)strlen(v->fleet) },
+                              .fleet_boot = v->boot,
+                              .fleet_epoch = v->epoch });
+}
+
+const weft_journal_record *engine_history_find(const engine *e, uint64_t boot,
+                                               uint64_t epoch, bool *reaches)
+{
+  const struct engine_history *h = e->history;
+  *reaches = e->visible.sequence == 0;
+  for (size_t i = 1; i <= h->count; i++) {
+    const weft_journal_record *r =
+        h->entries[(h->next + ENGINE_HISTORY_KEPT - i) % ENGINE_HISTORY_KEPT];
+    const bool commit = r->kind != WEFT_JOURNAL_ABORTED;
+    if (r->boot_id == boot && r->epoch == epoch && r->kind == WEFT_JOURNAL_WEIGHTS) {
+      return r;
+    }
+    /* Older than what is looked for, of the same life; or the first change of all. */
+    *reaches = *reaches || (r->boot_id == boot && r->epoch != 0 && r->epoch <= epoch) ||
+               (commit && r->sequence == 1);
+  }
+  *reaches = *reaches && !h->gap;
+  return NULL;
 }
 
 /* ---- as JSON */

@@ -24,12 +24,12 @@ bool engine_member_usable(const engine_member *m)
   return m->state == MEMBER_READY || m->state == MEMBER_BEHIND;
 }
 
-bool engine_ready(const engine *e, char *reason, size_t cap)
+bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap)
 {
   for (uint32_t i = 0; i < e->world; i++) {
     const engine_member *m = &e->members[i];
     if (m->state != MEMBER_READY) {
-      (void)snprintf(reason, cap, "rank %" PRIu32 " is %s: %s", i,
+      (void)snprintf(reason, cap, "%s %" PRIu32 " is %s: %s", engine_unit(e), i,
                      engine_member_state_name(m->state),
                      m->state != MEMBER_BEHIND ? m->why
                      : m->reported.phase == WEFT_WORKER_MAPPING
@@ -37,6 +37,15 @@ bool engine_ready(const engine *e, char *reason, size_t cap)
                          : "it has no weights; a full update brings it back");
       return false;
     }
+    const engine_replica *r = e->fleet.replicas == NULL ? NULL : &e->fleet.replicas[i];
+    if (r != NULL && r->unready) {
+      (void)snprintf(reason, cap, "replica %" PRIu32 ": %s", i, r->reason);
+      return false;
+    }
+  }
+  if (!engine_fleet_settled(ctx, e)) {
+    (void)snprintf(reason, cap, "restarted a moment ago: an earlier life's grants run");
+    return false;
   }
   return true;
 }
@@ -58,20 +67,33 @@ static void admit(weft_ctx *ctx, engine *e, engine_member *m)
   m->granted_at_ms = 0;
   m->reported = (weft_w_state){ .pid = a.pid };
   (void)snprintf(m->why, sizeof m->why, "is being adopted");
-  m->beat = weft_ask(
+  m->beat = engine_member_adopt(ctx, e, m);
+}
+
+uint64_t engine_member_adopt(weft_ctx *ctx, engine *e, const engine_member *m)
+{
+  const engine_visible *v = &e->visible;
+  return weft_ask(
       ctx, m->actor,
-      weft_msg_make(ctx, &(weft_w_adopt){ .h.type = WEFT_MSG_W_ADOPT,
-                                          .boot = e->args.boot_id,
-                                          .incarnation = m->incarnation,
-                                          .epoch = e->epoch_last,
-                                          .op = ++e->op_last,
-                                          .rank = m->rank,
-                                          .world_size = e->world,
-                                          .dp_index = e->args.dp_index,
-                                          .sequence = e->visible.weights_sequence,
-                                          .digest_hi = m->digest_hi,
-                                          .digest_lo = m->digest_lo }
-                              .h),
+      weft_msg_make(
+          ctx,
+          &(weft_w_adopt){
+              .h.type = WEFT_MSG_W_ADOPT,
+              .boot = e->args.boot_id,
+              .incarnation = m->incarnation,
+              .epoch = e->epoch_last,
+              .op = ++e->op_last,
+              .rank = m->rank,
+              .world_size = e->world,
+              .dp_index = e->args.dp_index,
+              .sequence = v->weights_sequence,
+              .digest_hi = m->digest_hi,
+              .digest_lo = m->digest_lo,
+              .fleet = { e->fleet.replicas == NULL ? "" : e->engine_id,
+                         e->fleet.replicas == NULL ? 0 : (uint32_t)strlen(e->engine_id) },
+              .version = { v->version, (uint32_t)strlen(v->version) },
+              .declared = v->declared }
+               .h),
       ADOPT_MS);
 }
 
@@ -79,7 +101,7 @@ static void admit(weft_ctx *ctx, engine *e, engine_member *m)
  * whether a newcomer has what is being published. */
 static bool door_is_shut(const engine *e)
 {
-  return e->change.pending && !e->change.label;
+  return (e->change.pending && !e->change.label) || e->session.state == WEFTI_PREPARED;
 }
 
 static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool fenced,
@@ -89,9 +111,8 @@ void engine_on_member_up(weft_ctx *ctx, engine *e, const weft_member_up *up)
 {
   e->supervisor = up->h.from;
   if (up->rank >= e->world) {
-    weft_log(ctx, WEFT_LOG_ERROR,
-             "a member for rank %" PRIu32 " of %" PRIu32 " is ignored", up->rank,
-             e->world);
+    weft_log(ctx, WEFT_LOG_ERROR, "a member for %s %" PRIu32 " of %" PRIu32 " is ignored",
+             engine_unit(e), up->rank, e->world);
     return;
   }
   engine_member *m = &e->members[up->rank];
@@ -133,10 +154,11 @@ static void adopted(weft_ctx *ctx, engine *e, engine_member *m)
   m->state = has_it ? MEMBER_READY : MEMBER_BEHIND;
   m->why[0] = '\0';
   weft_log(ctx, WEFT_LOG_INFO,
-           "rank %" PRIu32 " is %s incarnation=%016" PRIx64 " pid=%" PRIu32, m->rank,
-           engine_member_state_name(m->state), m->incarnation, m->pid);
+           "%s %" PRIu32 " is %s incarnation=%016" PRIx64 " pid=%" PRIu32, engine_unit(e),
+           m->rank, engine_member_state_name(m->state), m->incarnation, m->pid);
   engine_publish_worker(ctx, e, m, has_it ? "up" : "behind");
   engine_publish_status(ctx, e);
+  engine_fleet_came_in(ctx, e, m);
   engine_beat(ctx, e, m->rank); /* at once: its readers need the first grant */
 }
 
@@ -147,8 +169,8 @@ static void look_again(weft_ctx *ctx, engine *e, engine_member *m, uint32_t phas
   if (m->state == MEMBER_BEHIND && has_what_is_visible(e, m)) {
     m->state = MEMBER_READY;
     weft_log(ctx, WEFT_LOG_INFO,
-             "rank %" PRIu32 " has its weights again incarnation=%016" PRIx64, m->rank,
-             m->incarnation);
+             "%s %" PRIu32 " has its weights again incarnation=%016" PRIx64,
+             engine_unit(e), m->rank, m->incarnation);
     engine_publish_worker(ctx, e, m, "up");
     engine_publish_status(ctx, e);
   } else if ((phase_before == WEFT_WORKER_MAPPING) !=
@@ -191,22 +213,23 @@ void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank)
   if (m->beat != 0) {
     return;
   }
-  const bool grant = !m->no_grant && m->stamp_ns != 0;
+  const uint32_t grant_ms = engine_upstream_grant_ms(ctx, e, m);
+  const bool grant = !m->no_grant && m->stamp_ns != 0 && grant_ms > 0;
   if (grant) {
     m->granted_at_ms = m->stamp_at_ms;
   }
-  m->beat =
-      weft_ask(ctx, m->actor,
-               weft_msg_make(ctx, &(weft_w_beat){ .h.type = WEFT_MSG_W_BEAT,
-                                                  .boot = e->args.boot_id,
-                                                  .incarnation = m->incarnation,
-                                                  .op = ++e->op_last,
-                                                  .echo_ns = m->stamp_ns,
-                                                  .grant = grant,
-                                                  .grant_ms = e->args.grant_ms,
-                                                  .visible = e->visible.weights_sequence }
-                                       .h),
-               (uint64_t)e->args.beat_ms * 4);
+  m->beat = weft_ask(
+      ctx, m->actor,
+      weft_msg_make(ctx, &(weft_w_beat){ .h.type = WEFT_MSG_W_BEAT,
+                                         .boot = e->args.boot_id,
+                                         .incarnation = m->incarnation,
+                                         .op = ++e->op_last,
+                                         .echo_ns = m->stamp_ns,
+                                         .grant = grant,
+                                         .grant_ms = grant_ms,
+                                         .visible = engine_fleet_visible(ctx, e) }
+                              .h),
+      (uint64_t)e->args.beat_ms * 4);
 }
 
 static void beat_failed(weft_ctx *ctx, engine *e, engine_member *m, const char *why)
@@ -229,6 +252,9 @@ bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     return false;
   }
   m->beat = 0;
+  if (e->fleet.replicas != NULL && engine_fleet_answer(ctx, e, m, msg)) {
+    return true;
+  }
   if (msg->type == WEFT_MSG_ASK_FAILED) {
     beat_failed(ctx, e, m, "does not answer heartbeats");
     return true;
@@ -242,6 +268,8 @@ bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   const weft_w_state before = m->reported;
   m->reported = *s;
   m->reported.device = (weft_str){ 0 };
+  m->reported.reason = (weft_str){ 0 };
+  m->reported.version = (weft_str){ 0 };
   (void)snprintf(m->device, sizeof m->device, "%.*s", (int)s->device.len,
                  s->device.len > 0 ? s->device.p : "");
   m->reported.pid = s->pid != 0 ? s->pid : m->pid;
@@ -255,6 +283,10 @@ bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   }
   m->stamp_ns = s->stamp_ns;
   m->stamp_at_ms = weft_now_ms(ctx);
+  m->stamp_at_ns = weft_boottime_ns(ctx);
+  if (e->fleet.replicas != NULL && !engine_fleet_heard(ctx, e, m, s)) {
+    return true;
+  }
   if (m->state == MEMBER_ADOPTING) {
     adopted(ctx, e, m);
   } else {
@@ -274,6 +306,7 @@ static void fenced(weft_ctx *ctx, engine *e, engine_member *m)
   engine_publish_worker(ctx, e, m, "fenced");
   engine_publish_status(ctx, e);
   engine_round_fenced(ctx, e, m->rank);
+  engine_cast_fenced(ctx, e, m->rank);
   engine_admit_arrivals(ctx, e);
 }
 
@@ -305,8 +338,8 @@ static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
   m->no_grant = true;
   m->state = MEMBER_LOST;
   (void)snprintf(m->why, sizeof m->why, "%s", why);
-  weft_log(ctx, WEFT_LOG_WARN, "rank %" PRIu32 " is down: %s incarnation=%016" PRIx64,
-           m->rank, why, m->incarnation);
+  weft_log(ctx, WEFT_LOG_WARN, "%s %" PRIu32 " is down: %s incarnation=%016" PRIx64,
+           engine_unit(e), m->rank, why, m->incarnation);
   engine_publish_worker(ctx, e, m, "down");
   const uint64_t now = weft_now_ms(ctx);
   const uint64_t over = fenced_at(ctx, e, m);
@@ -315,8 +348,10 @@ static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
     m->fence_timer = weft_timer_start(ctx, over - now, ENGINE_TAG(TIMER_FENCE, m->rank));
   }
   char reason[256];
-  (void)snprintf(reason, sizeof reason, "rank %" PRIu32 " is down: %s", m->rank, m->why);
+  (void)snprintf(reason, sizeof reason, "%s %" PRIu32 " is down: %s", engine_unit(e),
+                 m->rank, m->why);
   engine_round_lost(ctx, e, m->rank, m->why);
+  engine_fleet_lost(ctx, e, m->rank, m->why);
   if (e->session.state == WEFTI_OPEN && e->call == NULL) {
     engine_abort_begin(ctx, e, NULL, reason);
   }

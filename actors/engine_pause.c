@@ -13,7 +13,8 @@ static bool is_overdue(weft_ctx *ctx, const engine *e)
 bool engine_serves(weft_ctx *ctx, const engine *e, char *reason, size_t cap)
 {
   if (!is_overdue(ctx, e)) {
-    return engine_ready(e, reason, cap);
+    return engine_upstream_serves(ctx, e, reason, cap) &&
+           engine_ready(ctx, e, reason, cap);
   }
   (void)snprintf(reason, cap,
                  "paused for %.0f s, longer than --pause-lease allows (%.0f s): resume",
@@ -78,5 +79,9 @@ void engine_pause_begin(weft_ctx *ctx, engine *e, engine_call *call)
             : 0;
     engine_publish_status(ctx, e);
   }
-  engine_answer_ok(ctx, e, call);
+  if (e->fleet.replicas != NULL) {
+    engine_cast_begin(ctx, e, call);
+  } else {
+    engine_answer_ok(ctx, e, call);
+  }
 }

@@ -26,17 +26,19 @@ void engine_rearm(weft_ctx *ctx, engine *e)
 {
   engine_members_rearm(ctx, e);
   rearm_change(ctx, e);
+  engine_upstream_rearm(ctx, e);
   rearm_call(ctx, e->abort_call, 3);
   for (engine_call *call = e->waiting; call != NULL; call = call->next) {
     rearm_call(ctx, call, 2);
   }
-  if (e->session.state == WEFTI_OPEN && e->session.lease_timer == 0) {
+  if (e->session.state == WEFTI_OPEN && e->session.lease_timer == 0 &&
+      !e->session.upstream) {
     e->session.lease_timer = weft_timer_start(ctx, e->args.lease_ms,
                                               ENGINE_TAG(TIMER_LEASE, e->session.epoch));
   }
   /* All have finished, and the wait for an earlier life's grants has no timer. */
   if (e->session.state == WEFTI_FINISHING && e->round.phase == PHASE_NONE &&
       !e->change.pending && e->issue_timer == 0) {
-    engine_issue(ctx, e);
+    engine_installed(ctx, e);
   }
 }

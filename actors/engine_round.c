@@ -18,6 +18,11 @@ const char *engine_phase_name(engine_phase phase)
   .boot = (e)->args.boot_id, .incarnation = (m)->incarnation, .epoch = (e)->round.epoch, \
   .op = (op_)
 
+static weft_str text_of(const char *s)
+{
+  return (weft_str){ s, s == NULL ? 0 : (uint32_t)strlen(s) };
+}
+
 /* The one message of this round for rank.  NULL = out of memory. */
 static weft_msg *question(weft_ctx *ctx, engine *e, const engine_member *m, uint64_t op)
 {
@@ -53,13 +58,17 @@ static weft_msg *question(weft_ctx *ctx, engine *e, const engine_member *m, uint
         ctx, &(weft_w_finish){ .h.type = WEFT_MSG_W_FINISH,
                                ENVELOPE(e, m, op),
                                .strict = e->call->strict || e->args.strict_coverage,
-                               .timeout_ms = left_ms }
+                               .timeout_ms = left_ms,
+                               .has_version = e->call->has_version,
+                               .version = text_of(e->call->version) }
                   .h);
   case PHASE_PUBLISH:
     return weft_msg_make(ctx,
                          &(weft_w_publish){ .h.type = WEFT_MSG_W_PUBLISH,
                                             ENVELOPE(e, m, op),
-                                            .sequence = e->change.next.weights_sequence }
+                                            .sequence = e->change.next.weights_sequence,
+                                            .version = text_of(e->change.next.version),
+                                            .declared = e->change.next.declared }
                               .h);
   case PHASE_ABORT:
     return weft_msg_make(
@@ -330,6 +339,7 @@ bool engine_round_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   }
   if (e->round.phase == PHASE_PUBLISH) {
     engine_member_published(ctx, e, rank);
+    engine_fleet_published(e, &e->members[rank]);
   }
   e->round.open--;
   end_if_over(ctx, e);
@@ -339,6 +349,10 @@ bool engine_round_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
 void engine_round_lost(weft_ctx *ctx, engine *e, uint32_t rank, const char *why)
 {
   engine_reply *r = &e->round.replies[rank];
+  if (e->round.phase == PHASE_NONE && e->session.state == WEFTI_FINISHING) {
+    reply_fail(r, WEFT_E_DOWN, why); /* the commit, not issued yet, counts on it */
+    return;
+  }
   if (e->round.phase == PHASE_NONE || absence_is_fine(e->round.phase) ||
       (r->state != REPLY_ASKED && r->state != REPLY_OK)) {
     return;
@@ -370,10 +384,11 @@ void engine_round_fenced(weft_ctx *ctx, engine *e, uint32_t rank)
   end_if_over(ctx, e);
 }
 
-static void add_rank(char *list, size_t cap, uint32_t rank)
+static void add_rank(const engine *e, char *list, size_t cap, uint32_t rank)
 {
   const size_t at = strlen(list);
-  (void)snprintf(list + at, cap - at, "%srank %" PRIu32, at == 0 ? "" : ", ", rank);
+  (void)snprintf(list + at, cap - at, "%s%s %" PRIu32, at == 0 ? "" : ", ",
+                 engine_unit(e), rank);
 }
 
 void engine_round_blame(weft_ctx *ctx, const engine *e, engine_answer *a, char *culprits,
@@ -388,7 +403,7 @@ void engine_round_blame(weft_ctx *ctx, const engine *e, engine_answer *a, char *
     if (r->state != REPLY_REFUSED && r->state != REPLY_FAILED && !late) {
       continue;
     }
-    add_rank(culprits, cap, i);
+    add_rank(e, culprits, cap, i);
     if (first == NULL || (first->state == REPLY_ASKED && !late)) {
       first = r;
       first_rank = i;
@@ -401,14 +416,15 @@ void engine_round_blame(weft_ctx *ctx, const engine *e, engine_answer *a, char *
   a->phase = engine_phase_name(e->round.phase);
   a->culprits = culprits;
   const size_t at = strlen(a->message);
-  (void)snprintf(a->message + at, sizeof a->message - at, "rank %" PRIu32 ": %s",
-                 first_rank, text);
+  (void)snprintf(a->message + at, sizeof a->message - at, "%s %" PRIu32 ": %s",
+                 engine_unit(e), first_rank, text);
   if (a->err == WEFT_E_TIMEOUT) {
     const size_t end = strlen(a->message);
     (void)snprintf(a->message + end, sizeof a->message - end,
-                   " (late: %.120s; rank %" PRIu32 " had received %" PRIu64 " of %" PRIu64
+                   " (late: %.120s; %s %" PRIu32 " had received %" PRIu64 " of %" PRIu64
                    " bytes after %.1f s)",
-                   culprits, first_rank, m->reported.received, m->reported.expected,
+                   culprits, engine_unit(e), first_rank, m->reported.received,
+                   m->reported.expected,
                    (double)(weft_now_ms(ctx) - e->round.began_ms) / 1000.0);
   }
 }

@@ -29,7 +29,7 @@ bool engine_set_is_lost(const engine *e, engine_which which)
 static void drop(weft_ctx *ctx, engine *e, uint32_t rank, engine_answer *a)
 {
   char culprits[32];
-  (void)snprintf(culprits, sizeof culprits, "rank %" PRIu32, rank);
+  (void)snprintf(culprits, sizeof culprits, "%s %" PRIu32, engine_unit(e), rank);
   a->err = WEFT_E_FAILED;
   a->outcome = WEFT_OUTCOME_NOT_COMMITTED;
   a->phase = engine_phase_name(PHASE_FINISH);
@@ -58,16 +58,17 @@ bool engine_sets_are_whole(weft_ctx *ctx, engine *e)
     engine_answer a = { .err = WEFT_OK };
     if (m->state == MEMBER_BEHIND && r->set.tensors < m->next_sets[which]) {
       (void)snprintf(a.message, sizeof a.message,
-                     "%s failed: rank %" PRIu32 " has no weights and got %" PRIu64
+                     "%s failed: %s %" PRIu32 " has no weights and got %" PRIu64
                      " of %" PRIu64 " tensors%s; weights and version are unchanged, push "
                      "every tensor to bring it back",
-                     engine_call_name(CALL_FINISH), i, r->set.tensors,
+                     engine_call_name(CALL_FINISH), engine_unit(e), i, r->set.tensors,
                      m->next_sets[which], of_set(e, which));
     } else if (kept != wanted) {
       (void)snprintf(a.message, sizeof a.message,
-                     "%s failed: rank %" PRIu32 " has %" PRIu64 " of %" PRIu64
+                     "%s failed: %s %" PRIu32 " has %" PRIu64 " of %" PRIu64
                      " tensors%s left; weights and version are unchanged, try again",
-                     engine_call_name(CALL_FINISH), i, kept, wanted, of_set(e, other));
+                     engine_call_name(CALL_FINISH), engine_unit(e), i, kept, wanted,
+                     of_set(e, other));
     } else {
       continue;
     }

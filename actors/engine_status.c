@@ -116,12 +116,15 @@ static void write_session(weft_ctx *ctx, weft_json_writer *w, const engine *e)
   weft_jw_end(w);
 }
 
-static void write_worker(weft_json_writer *w, const engine_member *m)
+static void write_worker(weft_json_writer *w, const engine *e, const engine_member *m)
 {
   const weft_w_state *r = &m->reported;
   const bool in = engine_member_usable(m);
   weft_jw_object(w, NULL);
-  weft_jw_u64(w, "rank", m->rank);
+  weft_jw_u64(w, engine_unit(e), m->rank);
+  if (e->fleet.replicas != NULL) {
+    engine_fleet_replica(w, e, m->rank);
+  }
   weft_jw_str(w, "state", engine_member_state_name(m->state));
   weft_jw_str(w, "phase", in ? phase_name(r->phase) : "");
   engine_jw_hex64(w, "incarnation", m->incarnation);
@@ -224,11 +227,15 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   weft_jw_u64(&w, "pp", e->args.pp);
   weft_jw_u64(&w, "dp_size", e->args.dp_size);
   weft_jw_u64(&w, "dp_index", e->args.dp_index);
-  weft_jw_array(&w, "workers");
+  weft_jw_array(&w, e->fleet.replicas == NULL ? "workers" : "replicas");
   for (uint32_t i = 0; i < e->world; i++) {
-    write_worker(&w, &e->members[i]);
+    write_worker(&w, e, &e->members[i]);
   }
   weft_jw_end(&w);
+  if (e->fleet.replicas != NULL) {
+    engine_fleet_status(&w, e);
+  }
+  engine_upstream_status(ctx, &w, e);
   char reason[256] = "";
   weft_jw_bool(&w, "ready", engine_serves(ctx, e, reason, sizeof reason));
   weft_jw_str(&w, "reason", reason);
@@ -319,7 +326,7 @@ void engine_publish_worker(weft_ctx *ctx, engine *e, const engine_member *m,
   weft_jw_str(&w, "type", what);
   weft_jw_str(&w, "engine_id", e->engine_id);
   engine_jw_hex64(&w, "boot_id", e->args.boot_id);
-  weft_jw_u64(&w, "rank", m->rank);
+  weft_jw_u64(&w, engine_unit(e), m->rank);
   engine_jw_hex64(&w, "incarnation", m->incarnation);
   weft_jw_str(&w, "why", m->why);
   weft_jw_end(&w);

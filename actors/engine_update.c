@@ -18,12 +18,16 @@ static void round_failed(weft_ctx *ctx, engine *e)
 {
   engine_answer a = { .outcome = WEFT_OUTCOME_NOT_COMMITTED };
   char culprits[256];
-  (void)snprintf(a.message, sizeof a.message, "%s failed in phase %s on ",
-                 engine_call_name(e->call->kind), engine_phase_name(e->round.phase));
+  const bool to_client = e->call->ask.type == 0; /* a coordinator says the rest */
+  if (to_client) {
+    (void)snprintf(a.message, sizeof a.message, "%s failed in phase %s on ",
+                   engine_call_name(e->call->kind), engine_phase_name(e->round.phase));
+  }
   engine_round_blame(ctx, e, &a, culprits, sizeof culprits);
   const size_t at = strlen(a.message);
-  (void)snprintf(a.message + at, sizeof a.message - at,
-                 "; weights and version are unchanged, the session is over");
+  (void)snprintf(a.message + at, sizeof a.message - at, "%s",
+                 to_client ? "; weights and version are unchanged, the session is over"
+                           : "");
   const bool start = e->call->kind == CALL_START || e->call->kind == CALL_START_DRAFT;
   if (start && a.err == WEFT_E_DOWN) {
     a.err = WEFT_E_UNAVAIL;
@@ -49,6 +53,7 @@ static void session_begin(weft_ctx *ctx, engine *e, engine_call *call,
   e->session.epoch = ++e->epoch_last;
   e->session.which = call->draft ? SET_DRAFT : SET_MAIN;
   e->session.alone = !call->draft && engine_set_is_lost(e, SET_DRAFT);
+  e->session.upstream = call->ask.type != 0;
   e->session.list_form = false;
   e->session.opened_ms = weft_now_ms(ctx);
   e->session.caller = call->caller;
@@ -64,6 +69,17 @@ static void session_begin(weft_ctx *ctx, engine *e, engine_call *call,
 
 /* ---- init: accept on all, then all set up together */
 
+static void accepted(weft_ctx *ctx, engine *e, bool all_ok)
+{
+  if (!all_ok) {
+    round_failed(ctx, e);
+  } else if (e->session.upstream) {
+    engine_upstream_accepted(ctx, e);
+  } else {
+    engine_update_go(ctx, e);
+  }
+}
+
 static void init_ready(weft_ctx *ctx, engine *e, bool all_ok)
 {
   if (!all_ok) {
@@ -77,19 +93,10 @@ static void init_ready(weft_ctx *ctx, engine *e, bool all_ok)
   engine_wake_waiting(ctx, e);
 }
 
-static void init_accepted(weft_ctx *ctx, engine *e, bool all_ok)
-{
-  if (!all_ok) {
-    round_failed(ctx, e);
-    return;
-  }
-  engine_round_begin(ctx, e, PHASE_GO, left_ms(ctx, e->call), init_ready);
-}
-
 void engine_init_begin(weft_ctx *ctx, engine *e, engine_call *call)
 {
   session_begin(ctx, e, call, WEFTI_INIT);
-  engine_round_begin(ctx, e, PHASE_ACCEPT, left_ms(ctx, call), init_accepted);
+  engine_round_begin(ctx, e, PHASE_ACCEPT, left_ms(ctx, call), accepted);
 }
 
 /* ---- start */
@@ -97,8 +104,10 @@ void engine_init_begin(weft_ctx *ctx, engine *e, engine_call *call)
 static void to_open(weft_ctx *ctx, engine *e)
 {
   engine_move(ctx, e, WEFTI_OPEN);
-  e->session.lease_timer =
-      weft_timer_start(ctx, e->args.lease_ms, ENGINE_TAG(TIMER_LEASE, e->session.epoch));
+  if (!e->session.upstream) {
+    e->session.lease_timer = weft_timer_start(ctx, e->args.lease_ms,
+                                              ENGINE_TAG(TIMER_LEASE, e->session.epoch));
+  }
 }
 
 static void leave_open(weft_ctx *ctx, engine *e, engine_call *call,
@@ -154,16 +163,14 @@ static void transferred(weft_ctx *ctx, engine *e, bool all_ok)
   engine_wake_waiting(ctx, e);
 }
 
-static void update_accepted(weft_ctx *ctx, engine *e, bool all_ok)
+void engine_update_go(weft_ctx *ctx, engine *e)
 {
-  if (!all_ok) {
-    round_failed(ctx, e);
-    return;
-  }
-  engine_round_begin(ctx, e, PHASE_GO, left_ms(ctx, e->call), transferred);
+  engine_round_begin(ctx, e, PHASE_GO, left_ms(ctx, e->call),
+                     e->session.state == WEFTI_INIT ? init_ready : transferred);
 }
 
-/* One entry per rank: update_info is a list, so replicas need not get the same bytes. */
+/* One entry per rank: update_info is a list, so they need not get the same bytes.  Each
+ * of a coordinator's replicas gets the whole list. */
 static bool is_list(const weft_buf *info)
 {
   size_t i = 0;
@@ -176,9 +183,10 @@ static bool is_list(const weft_buf *info)
 
 void engine_update_begin(weft_ctx *ctx, engine *e, engine_call *call)
 {
-  e->session.list_form = e->session.list_form || is_list(call->info);
+  e->session.list_form =
+      e->session.list_form || (e->fleet.replicas == NULL && is_list(call->info));
   leave_open(ctx, e, call, WEFTI_TRANSFERRING);
-  engine_round_begin(ctx, e, PHASE_ACCEPT, left_ms(ctx, call), update_accepted);
+  engine_round_begin(ctx, e, PHASE_ACCEPT, left_ms(ctx, call), accepted);
 }
 
 /* ---- finish: all install, one record, all publish, visible */
@@ -187,6 +195,9 @@ void engine_update_begin(weft_ctx *ctx, engine *e, engine_call *call)
  * so that a caller in a hurry can finish at all. */
 static uint64_t reserve_ms(const engine_call *call)
 {
+  if (call->ask.type != 0) {
+    return 0; /* the coordinator has kept its share */
+  }
   const uint64_t half = (call->due_ms - call->started_ms) / 2;
   return half < ENGINE_COMMIT_RESERVE_MS ? half : ENGINE_COMMIT_RESERVE_MS;
 }
@@ -210,10 +221,16 @@ static void finish_refused(weft_ctx *ctx, engine *e)
   to_open(ctx, e);
   engine_answer a = { .err = WEFT_E_CONFLICT,
                       .outcome = WEFT_OUTCOME_NOT_COMMITTED,
-                      .phase = engine_phase_name(PHASE_FINISH) };
-  (void)snprintf(a.message, sizeof a.message,
-                 "%s refused: %.400s; the session stays open",
-                 engine_call_name(call->kind), e->round.replies[0].text);
+                      .phase = engine_phase_name(PHASE_FINISH),
+                      .correctable = true };
+  const char *text = e->round.replies[0].text;
+  if (call->ask.type != 0) {
+    (void)snprintf(a.message, sizeof a.message, "%s", text);
+  } else {
+    (void)snprintf(a.message, sizeof a.message,
+                   "%s refused: %.400s; the session stays open",
+                   engine_call_name(call->kind), text);
+  }
   engine_answer_call(ctx, e, call, &a);
   engine_wake_waiting(ctx, e);
 }
@@ -229,7 +246,7 @@ static void finished(weft_ctx *ctx, engine *e, bool all_ok)
     return;
   }
   if (!engine_sets_are_whole(ctx, e) || !engine_digests_agree(ctx, e) ||
-      !engine_digest_is_wanted(ctx, e)) {
+      !engine_digest_is_wanted(ctx, e) || !engine_upstream_wants(ctx, e)) {
     return;
   }
   engine_metrics_applied(e);
@@ -239,7 +256,58 @@ static void finished(weft_ctx *ctx, engine *e, bool all_ok)
                            .received_bytes = r->received_bytes,
                            .missing = r->missing,
                            .missing_names = weft_buf_ref(r->json) };
-  engine_issue(ctx, e);
+  engine_installed(ctx, e);
+}
+
+/* false after the session was dropped: a rank has died since it answered FINISH, and what
+ * it had installed is gone with it. */
+static bool all_still_hold_it(weft_ctx *ctx, engine *e)
+{
+  for (uint32_t i = 0; i < e->world; i++) {
+    const engine_member *m = &e->members[i];
+    const engine_reply *r = &e->round.replies[i];
+    if (engine_member_usable(m) && m->incarnation == r->incarnation &&
+        r->state == REPLY_OK) {
+      continue;
+    }
+    char culprits[32];
+    (void)snprintf(culprits, sizeof culprits, "%s %" PRIu32, engine_unit(e), i);
+    engine_answer a = { .err = WEFT_E_DOWN,
+                        .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                        .phase = engine_phase_name(PHASE_FINISH),
+                        .culprits = culprits };
+    (void)snprintf(a.message, sizeof a.message,
+                   "%s failed: %s went down after it had installed the "
+                   "weights (%s); weights and version are unchanged, the session is over",
+                   engine_call_name(CALL_FINISH), culprits, m->why);
+    engine_op_failed(ctx, e, &a);
+    return false;
+  }
+  return true;
+}
+
+/* An engine that takes joins may have had another life a moment ago, whose grants still
+ * run. */
+static uint64_t earlier_grants_ms(weft_ctx *ctx, const engine *e)
+{
+  const uint64_t over = e->boot_ms + e->args.grant_ms;
+  const uint64_t now = weft_now_ms(ctx);
+  return e->joined_ever && now < over ? over - now : 0;
+}
+
+void engine_installed(weft_ctx *ctx, engine *e)
+{
+  if (!e->session.upstream) {
+    engine_issue(ctx, e);
+    return;
+  }
+  const uint64_t wait = earlier_grants_ms(ctx, e);
+  if (wait > 0) {
+    e->issue_timer =
+        weft_timer_start(ctx, wait, ENGINE_TAG(TIMER_ISSUE, e->session.epoch));
+  } else if (e->up.vote.boot == 0 && all_still_hold_it(ctx, e)) {
+    engine_vote_begin(ctx, e);
+  }
 }
 
 void engine_finish_begin(weft_ctx *ctx, engine *e, engine_call *call)
@@ -260,16 +328,11 @@ static void next_weights(weft_ctx *ctx, engine *e, engine_visible *next)
     e->members[i].next_tensors = e->round.replies[i].tensors;
     e->members[i].next_bytes = e->round.replies[i].bytes;
   }
-  const engine_call *call = e->call;
   *next = e->visible;
   next->sequence = e->visible.sequence + 1;
   next->weights_sequence = next->sequence;
   engine_sets_next(e, next);
   next->at_ms = weft_wall_ms(ctx);
-  if (call->has_version) {
-    (void)snprintf(next->version, sizeof next->version, "%s", call->version);
-    next->declared = true;
-  }
 }
 
 static void record(weft_ctx *ctx, engine *e)
@@ -280,6 +343,8 @@ static void record(weft_ctx *ctx, engine *e)
   }
   const engine_visible *n = &e->change.next;
   const engine_set *set = &n->sets[e->change.which];
+  const engine_vote *v = e->change.label ? NULL : &e->up.vote;
+  const bool voted = v != NULL && v->given && !v->lost;
   e->change.corr = weft_ask(
       ctx, e->args.journal,
       weft_msg_make(
@@ -302,43 +367,14 @@ static void record(weft_ctx *ctx, engine *e)
                                   .declared = n->declared,
                                   .operation = { e->change.operation,
                                                  (uint32_t)strlen(e->change.operation) },
-                                  .sources = e->change.sources }
+                                  .sources = e->change.sources,
+                                  .fleet = { voted ? v->fleet : NULL,
+                                             voted ? (uint32_t)strlen(v->fleet) : 0 },
+                                  .fleet_boot = voted ? v->boot : 0,
+                                  .fleet_epoch = voted ? v->epoch : 0,
+                                  .fleet_sequence = voted ? e->up.next_sequence : 0 }
                .h),
       0);
-}
-
-/* An engine that takes joins may have had another life a moment ago, whose grants still
- * run. */
-static uint64_t earlier_grants_ms(weft_ctx *ctx, const engine *e)
-{
-  const uint64_t over = e->boot_ms + e->args.grant_ms;
-  const uint64_t now = weft_now_ms(ctx);
-  return e->joined_ever && now < over ? over - now : 0;
-}
-
-/* false after the session was dropped: a rank has died since it answered FINISH, and what
- * it had installed is gone with it. */
-static bool all_still_hold_it(weft_ctx *ctx, engine *e)
-{
-  for (uint32_t i = 0; i < e->world; i++) {
-    const engine_member *m = &e->members[i];
-    if (engine_member_usable(m) && m->incarnation == e->round.replies[i].incarnation) {
-      continue;
-    }
-    char culprits[32];
-    (void)snprintf(culprits, sizeof culprits, "rank %" PRIu32, i);
-    engine_answer a = { .err = WEFT_E_DOWN,
-                        .outcome = WEFT_OUTCOME_NOT_COMMITTED,
-                        .phase = engine_phase_name(PHASE_FINISH),
-                        .culprits = culprits };
-    (void)snprintf(a.message, sizeof a.message,
-                   "%s failed: rank %" PRIu32 " went down after it had installed the "
-                   "weights (%s); weights and version are unchanged, the session is over",
-                   engine_call_name(CALL_FINISH), i, m->why);
-    engine_op_failed(ctx, e, &a);
-    return false;
-  }
-  return true;
 }
 
 /* From here on nothing aborts. */
@@ -369,6 +405,13 @@ void engine_issue(weft_ctx *ctx, engine *e)
   if (!all_still_hold_it(ctx, e)) {
     return;
   }
+  const engine_call *call = e->call;
+  engine_commit_begin(ctx, e, call->has_version ? call->version : e->visible.version,
+                      call->has_version || e->visible.declared);
+}
+
+void engine_commit_begin(weft_ctx *ctx, engine *e, const char *version, bool declared)
+{
   engine_move(ctx, e, WEFTI_COMMITTING);
   e->change = (engine_change){ .pending = true,
                                .elapsed_ms = weft_now_ms(ctx) - e->session.opened_ms,
@@ -376,11 +419,14 @@ void engine_issue(weft_ctx *ctx, engine *e)
                                .which = e->session.which,
                                .alone = e->session.alone,
                                .sources = engine_sources_of_finish(e) };
-  next_weights(ctx, e, &e->change.next);
+  engine_visible *next = &e->change.next;
+  next_weights(ctx, e, next);
+  next->declared = declared;
+  (void)snprintf(next->version, sizeof next->version, "%s", version);
   record(ctx, e);
 }
 
-static void become_visible(weft_ctx *ctx, engine *e, const char *fenced)
+void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
 {
   const engine_visible previous = e->visible;
   const bool label = e->change.label;
@@ -410,9 +456,17 @@ static void become_visible(weft_ctx *ctx, engine *e, const char *fenced)
     engine_move(ctx, e, WEFTI_IDLE);
   }
   engine_publish_commit(ctx, e, &previous, label, which);
-  engine_answer_call(ctx, e, call, &(engine_answer){ .err = WEFT_OK, .fenced = fenced });
+  if (e->fleet.replicas != NULL) {
+    engine_fleet_beat_all(ctx, e);
+  }
+  engine_upstream_judge(ctx, e);
+  if (call != NULL) {
+    engine_answer_call(ctx, e, call,
+                       &(engine_answer){ .err = WEFT_OK, .fenced = fenced });
+  }
   engine_admit_arrivals(ctx, e);
-  if (e->session.state == WEFTI_FINISHING && e->round.phase == PHASE_NONE) {
+  if (e->session.state == WEFTI_FINISHING && e->round.phase == PHASE_NONE &&
+      !e->session.upstream) {
     engine_issue(ctx, e); /* a finish that found the label's record under way */
   }
   engine_wake_waiting(ctx, e);
@@ -431,7 +485,11 @@ static void published(weft_ctx *ctx, engine *e, bool all_ok)
       at += strlen(rank);
     }
   }
-  become_visible(ctx, e, fenced);
+  if (e->session.upstream) {
+    engine_upstream_published(ctx, e);
+  } else {
+    engine_become_visible(ctx, e, fenced);
+  }
 }
 
 void engine_record_done(weft_ctx *ctx, engine *e, weft_err err, const char *text)
@@ -448,8 +506,12 @@ void engine_record_done(weft_ctx *ctx, engine *e, weft_err err, const char *text
   }
   e->change.recorded = true;
   e->change.stuck = false;
+  if (e->change.label && e->fleet.replicas != NULL) {
+    engine_cast_begin(ctx, e, e->change.call);
+    return;
+  }
   if (e->change.label) {
-    become_visible(ctx, e, "");
+    engine_become_visible(ctx, e, "");
     return;
   }
   engine_round_begin(ctx, e, PHASE_PUBLISH, e->args.publish_ms, published);
@@ -520,6 +582,8 @@ static void aborted(weft_ctx *ctx, engine *e, bool all_ok)
   engine_call *by = e->abort_call;
   e->abort_call = NULL;
   engine_move(ctx, e, WEFTI_IDLE);
+  engine_upstream_aborted(ctx, e);
+  engine_admit_arrivals(ctx, e);
   if (by != NULL) {
     engine_answer_ok(ctx, e, by);
   }
@@ -550,5 +614,8 @@ void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *r
   }
   e->ended_by = "";
   engine_sources_reset(ctx, e);
-  engine_round_begin(ctx, e, PHASE_ABORT, ENGINE_ABORT_MS, aborted);
+  engine_vote_over(ctx, e, false);
+  engine_round_begin(ctx, e, PHASE_ABORT,
+                     e->fleet.replicas == NULL ? ENGINE_ABORT_MS : ENGINE_ABORT_FLEET_MS,
+                     aborted);
 }

@@ -65,6 +65,20 @@ static bool is_unwanted(const engine_call *call, uint64_t unused)
   return !engine_call_wanted(call);
 }
 
+static bool is_upstream(const engine_call *call, uint64_t unused)
+{
+  (void)unused;
+  return call->ask.type != 0 && call->kind <= CALL_FINISH;
+}
+
+void engine_wait_drop_upstream(weft_ctx *ctx, engine *e, const char *why)
+{
+  engine_call *call;
+  while ((call = take_waiting(e, is_upstream, 0)) != NULL) {
+    engine_answer_err(ctx, e, call, WEFT_E_CANCELLED, "%s", why);
+  }
+}
+
 void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
 {
   if (e->call != NULL && e->call->due_timer == timer) {

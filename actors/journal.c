@@ -95,6 +95,10 @@ static void on_append(weft_ctx *ctx, journal *self, const weft_journal_append *m
     .version = text_of(m->version),
     .operation = text_of(m->operation),
     .text = text_of(m->text),
+    .fleet = text_of(m->fleet),
+    .fleet_boot = m->fleet_boot,
+    .fleet_epoch = m->fleet_epoch,
+    .fleet_sequence = m->fleet_sequence,
     .sources = restorable(m->sources) ? (const char *)m->sources->data : NULL,
   };
   const weft_err err = weft_journal_write(self->file, &record, &why);

@@ -16,6 +16,7 @@
   X(OPEN,         "open")          /* waits for update, finish or abort */          \
   X(TRANSFERRING, "transferring")  /* an update runs */                             \
   X(FINISHING,    "finishing")     /* workers check, digest and install */          \
+  X(PREPARED,     "prepared")      /* voted: the coordinator decides, nothing of ours */ \
   X(COMMITTING,   "committing")    /* the record was issued: nothing aborts now */  \
   X(ABORTING,     "aborting")      /* workers drop what came */
 /* clang-format on */

@@ -115,6 +115,35 @@ static weft_journal_record *of_both(const weft_journal *j, bool newer)
   return (a->sequence > b->sequence) == newer ? a : b;
 }
 
+bool wefti_journal_is_durable(const weft_journal_record *record)
+{
+  const bool of_vote = record->kind == WEFT_JOURNAL_VOTE ||
+                       (record->kind == WEFT_JOURNAL_ABORTED && record->fleet_boot != 0);
+  return of_vote || wefti_journal_is_commit(record);
+}
+
+weft_err wefti_journal_vote(weft_journal *j, const weft_journal_record *record)
+{
+  const bool ends = j->vote != NULL && record->fleet_boot == j->vote->fleet_boot &&
+                    record->fleet_epoch == j->vote->fleet_epoch &&
+                    record->kind != WEFT_JOURNAL_BEGUN;
+  if (record->kind != WEFT_JOURNAL_VOTE && !ends) {
+    return WEFT_OK;
+  }
+  weft_journal_record *copy = NULL;
+  if (record->kind == WEFT_JOURNAL_VOTE) {
+    weft_journal_record slim = *record;
+    slim.sources = NULL;
+    copy = wefti_journal_copy(&slim);
+    if (copy == NULL) {
+      return WEFT_E_NOMEM;
+    }
+  }
+  free(j->vote); /* a second vote: the first has ended, or it could not be given */
+  j->vote = copy;
+  return WEFT_OK;
+}
+
 void wefti_journal_keep(weft_journal *j, weft_journal_record *copy)
 {
   const weft_journal_record *newest = of_both(j, true);
@@ -197,8 +226,8 @@ static weft_err first_chunk(const weft_journal *j, const weft_journal_record *fi
   const weft_journal_record mark = { .kind = WEFT_JOURNAL_MARK,
                                      .boot_id = j->boot_id,
                                      .sequence = j->sequence };
-  const weft_journal_record *all[] = { &mark, of_both(j, false), of_both(j, true),
-                                       j->label, first };
+  const weft_journal_record *all[] = { &mark,    of_both(j, false), of_both(j, true),
+                                       j->label, j->vote,           first };
   out->bytes = malloc(WEFTI_JOURNAL_HEADER);
   if (out->bytes == NULL) {
     return weft_whyf(why, WEFT_E_NOMEM, "journal: no memory for a segment");
@@ -305,7 +334,7 @@ static weft_err write_here(weft_journal *j, const weft_journal_record *record,
     return err;
   }
   wefti_journal_name(j->number, name);
-  const bool sync = wefti_journal_is_commit(record);
+  const bool sync = wefti_journal_is_durable(record);
   if (!write_all(j, j->fd, bytes, len)) {
     err = wefti_journal_sys(j, why, "write", name);
   } else if (sync && j->ops.sync(j->ops.arg, j->fd) != 0) {
@@ -367,7 +396,10 @@ weft_err weft_journal_write(weft_journal *journal, const weft_journal_record *re
   if (commit && record->sequence > journal->sequence) {
     journal->sequence = record->sequence;
   }
-  const weft_err err = write_anywhere(journal, &copy, why);
+  weft_err err = write_anywhere(journal, &copy, why);
+  if (err == WEFT_OK && wefti_journal_vote(journal, &copy) != WEFT_OK) {
+    err = weft_whyf(why, WEFT_E_NOMEM, "journal: no memory for a record");
+  }
   if (err == WEFT_OK && commit) {
     wefti_journal_keep(journal, kept);
   } else {
@@ -437,6 +469,7 @@ void weft_journal_close(weft_journal *journal)
   free(journal->weights[0]);
   free(journal->weights[1]);
   free(journal->label);
+  free(journal->vote);
   free(journal->old);
   free(journal);
 }

@@ -17,8 +17,9 @@
 enum {
   WEFTI_JOURNAL_HEADER = 40,
   WEFTI_JOURNAL_FRAME = 32,
-  WEFTI_JOURNAL_PAYLOAD_MAX =
-      11 * 8 + 4 + 4 * 4 + 3 * WEFT_JOURNAL_TEXT_MAX + WEFT_JOURNAL_SOURCES_MAX
+  WEFTI_JOURNAL_PAYLOAD_MAX = 11 * 8 + 4 + 4 * 4 + 3 * WEFT_JOURNAL_TEXT_MAX +
+                              WEFT_JOURNAL_SOURCES_MAX + 3 * 8 + 4 +
+                              WEFT_JOURNAL_FLEET_MAX
 };
 void wefti_journal_header(const weft_journal_segment *segment,
                           uint8_t out[WEFTI_JOURNAL_HEADER]);
@@ -61,6 +62,7 @@ struct weft_journal {
   weft_journal_record
       *weights[2];               /* newest commit of the main and the draft set, owned */
   weft_journal_record *label;    /* newest label on the newer one, owned, or NULL */
+  weft_journal_record *vote;     /* whose end is not recorded, owned, or NULL */
   weft_journal_record named[2];  /* weights with the label's version; borrows */
   weft_journal_record **history; /* [history_count] owned, oldest first */
   size_t history_count, history_cap;
@@ -75,6 +77,11 @@ weft_err wefti_journal_sys(const weft_journal *j, weft_why *why, const char *wha
                            const char *name);
 void wefti_journal_name(uint64_t number, char out[32]);
 bool wefti_journal_is_commit(const weft_journal_record *record);
+/* A commit, a vote, the end of a vote: on the disk before anybody is told. */
+bool wefti_journal_is_durable(const weft_journal_record *record);
+/* Follows which vote is open; takes note of a copy.  Errors: NOMEM. */
+weft_err wefti_journal_vote(weft_journal *j, const weft_journal_record *record)
+    WEFT_MUST_USE;
 /* Takes copy, of a commit: what the next segment has to begin with. */
 void wefti_journal_keep(weft_journal *j, weft_journal_record *copy);
 /* Remembers a segment that is not written any more.  Errors: NOMEM. */

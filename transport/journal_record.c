@@ -56,7 +56,9 @@ bool wefti_journal_header_read(const uint8_t *data, size_t len, weft_journal_seg
 
 /* ---- a record */
 
-enum { FIXED = 11 * 8 + 4, STRINGS = 4 };
+/* FLEET: the numbers of a record's last part, which only those of a fleet have.  Behind
+ * them comes the fleet's name, a string like the four. */
+enum { FIXED = 11 * 8 + 4, STRINGS = 4, FLEET = 3 * 8 };
 /* Of the last four bytes of the fixed part. */
 enum { FLAG_DECLARED = 1, FLAG_DRAFT = 2, FLAG_ALONE = 4 };
 
@@ -95,6 +97,22 @@ static void put_fixed(uint8_t *out, const weft_journal_record *r)
   put(out + sizeof fields, flags, 4);
 }
 
+static bool of_fleet(const weft_journal_record *r)
+{
+  return r->fleet != NULL && r->fleet[0] != '\0';
+}
+
+static uint8_t *put_fleet(uint8_t *at, const weft_journal_record *r)
+{
+  const size_t len = strlen(r->fleet);
+  put(at, r->fleet_boot, 8);
+  put(at + 8, r->fleet_epoch, 8);
+  put(at + 16, r->fleet_sequence, 8);
+  put(at + FLEET, len, 4);
+  memcpy(at + FLEET + 4, r->fleet, len);
+  return at + FLEET + 4 + len;
+}
+
 weft_err wefti_journal_encode(const weft_journal_record *record, size_t synced,
                               uint8_t **out, size_t *len, weft_why *why)
 {
@@ -110,7 +128,16 @@ weft_err wefti_journal_encode(const weft_journal_record *record, size_t synced,
     }
     payload += 4 + lens[i];
   }
-  if ((unsigned)record->kind > WEFT_JOURNAL_MARK) {
+  if (of_fleet(record)) {
+    const size_t name = strlen(record->fleet);
+    if (name > WEFT_JOURNAL_FLEET_MAX) {
+      return weft_whyf(why, WEFT_E_LIMIT,
+                       "journal: a fleet's name of %zu bytes, at most %d fit", name,
+                       WEFT_JOURNAL_FLEET_MAX);
+    }
+    payload += FLEET + 4 + name;
+  }
+  if ((unsigned)record->kind > WEFT_JOURNAL_VOTE) {
     return weft_whyf(why, WEFT_E_INVAL, "journal: no record has kind %u",
                      (unsigned)record->kind);
   }
@@ -127,6 +154,9 @@ weft_err wefti_journal_encode(const weft_journal_record *record, size_t synced,
     put(at, lens[i], 4);
     memcpy(at + 4, strings[i], lens[i]);
     at += 4 + lens[i];
+  }
+  if (of_fleet(record)) {
+    (void)put_fleet(at, record);
   }
   put(frame, payload, 4);
   put(frame + 4, (uint64_t)record->kind, 4);
@@ -152,7 +182,32 @@ static size_t sound(const uint8_t *data, size_t left)
   return WEFTI_JOURNAL_FRAME + payload;
 }
 
-/* strings: [payload + STRINGS] bytes of room for them, with their NULs. */
+/* What is behind the strings: nothing, or what belongs to a fleet. */
+static bool decode_fleet(const uint8_t *at, size_t left, char *name,
+                         weft_journal_record *out)
+{
+  name[0] = '\0';
+  out->fleet = name;
+  if (left == 0) {
+    return true;
+  }
+  if (left < FLEET + 4 || get(at + FLEET, 4) != left - FLEET - 4 || left == FLEET + 4 ||
+      left - FLEET - 4 > WEFT_JOURNAL_FLEET_MAX) {
+    return false;
+  }
+  const size_t len = left - FLEET - 4;
+  if (memchr(at + FLEET + 4, 0, len) != NULL) {
+    return false;
+  }
+  memcpy(name, at + FLEET + 4, len);
+  name[len] = '\0';
+  out->fleet_boot = get(at, 8);
+  out->fleet_epoch = get(at + 8, 8);
+  out->fleet_sequence = get(at + 16, 8);
+  return true;
+}
+
+/* strings: [payload + STRINGS + 1] bytes of room for them, with their NULs. */
 static bool decode(const uint8_t *data, size_t len, char *strings,
                    weft_journal_record *out)
 {
@@ -175,7 +230,7 @@ static bool decode(const uint8_t *data, size_t len, char *strings,
     at += 4 + n;
     left -= 4 + n;
   }
-  if (left != 0 || get(data + 4, 4) > WEFT_JOURNAL_MARK) {
+  if (get(data + 4, 4) > WEFT_JOURNAL_VOTE) {
     return false;
   }
   const uint64_t flags = get(body + 88, 4);
@@ -197,7 +252,7 @@ static bool decode(const uint8_t *data, size_t len, char *strings,
                                 .operation = found[1],
                                 .text = found[2],
                                 .sources = found[3] };
-  return true;
+  return decode_fleet(at, left, strings, out);
 }
 
 /* Is there anything good behind the damage at bad that proves it to be no torn tail: a
@@ -208,7 +263,7 @@ static size_t proof_behind(const uint8_t *data, size_t len, size_t bad)
     if (sound(data + at, len - at) > 0) {
       const uint64_t kind = get(data + at + 4, 4);
       if (kind == WEFT_JOURNAL_WEIGHTS || kind == WEFT_JOURNAL_LABEL ||
-          get(data + at + 8, 8) > bad) {
+          kind == WEFT_JOURNAL_VOTE || get(data + at + 8, 8) > bad) {
         return at;
       }
     }
@@ -273,7 +328,7 @@ weft_err weft_journal_read(const void *data, size_t len,
                : weft_whyf(why, WEFT_E_TRUNCATED, "%s: there is no header",
                            reader->label);
   }
-  char *strings = malloc(WEFTI_JOURNAL_PAYLOAD_MAX);
+  char *strings = malloc(WEFTI_JOURNAL_PAYLOAD_MAX + STRINGS + 1);
   if (strings == NULL) {
     return weft_whyf(why, WEFT_E_NOMEM, "%s: no memory to read it", reader->label);
   }
@@ -290,11 +345,12 @@ weft_err weft_journal_read(const void *data, size_t len,
 
 weft_journal_record *wefti_journal_copy(const weft_journal_record *record)
 {
-  const char *strings[STRINGS];
-  size_t lens[STRINGS];
+  const char *strings[STRINGS + 1];
+  size_t lens[STRINGS + 1];
   size_t total = sizeof *record;
   strings_of(record, strings);
-  for (unsigned i = 0; i < STRINGS; i++) {
+  strings[STRINGS] = record->fleet == NULL ? "" : record->fleet;
+  for (unsigned i = 0; i <= STRINGS; i++) {
     lens[i] = strlen(strings[i]) + 1;
     total += lens[i];
   }
@@ -304,9 +360,9 @@ weft_journal_record *wefti_journal_copy(const weft_journal_record *record)
   }
   *copy = *record;
   char *at = (char *)(copy + 1);
-  const char **to[STRINGS] = { &copy->version, &copy->operation, &copy->text,
-                               &copy->sources };
-  for (unsigned i = 0; i < STRINGS; i++) {
+  const char **to[STRINGS + 1] = { &copy->version, &copy->operation, &copy->text,
+                                   &copy->sources, &copy->fleet };
+  for (unsigned i = 0; i <= STRINGS; i++) {
     memcpy(at, strings[i], lens[i]);
     *to[i] = at;
     at += lens[i];

@@ -195,6 +195,10 @@ static weft_err on_record(void *arg, const weft_journal_record *record)
   weft_err err = WEFT_OK;
   if (wefti_journal_is_commit(record)) {
     err = on_commit(rd, record, &is_new);
+  } else if (record->kind == WEFT_JOURNAL_VOTE && j->vote != NULL) {
+    /* Written again as the beginning of a segment. */
+    is_new = record->fleet_boot != j->vote->fleet_boot ||
+             record->fleet_epoch != j->vote->fleet_epoch;
   }
   weft_journal_record *kept = NULL;
   if (err == WEFT_OK && is_new) {
@@ -206,13 +210,17 @@ static weft_err on_record(void *arg, const weft_journal_record *record)
   if (err != WEFT_OK) {
     return err;
   }
+  if (wefti_journal_vote(j, record) != WEFT_OK) {
+    return weft_whyf(rd->why, WEFT_E_NOMEM, "%s: no memory for the history", rd->label);
+  }
   if (record->kind == WEFT_JOURNAL_BEGUN) {
     rd->open = kept;
   } else if (rd->open != NULL && record->epoch == rd->open->epoch &&
              record->boot_id == rd->open->boot_id &&
              (record->kind == WEFT_JOURNAL_ABORTED ||
-              record->kind == WEFT_JOURNAL_WEIGHTS)) {
-    rd->open = NULL;
+              record->kind == WEFT_JOURNAL_WEIGHTS ||
+              record->kind == WEFT_JOURNAL_VOTE)) {
+    rd->open = NULL; /* how a vote ends is its coordinator's to say */
   }
   return WEFT_OK;
 }

@@ -12,14 +12,15 @@ static const char *const allowed[WEFTI_SESSION_STATE_COUNT] = {
   [WEFTI_STARTING] = "open aborting",
   [WEFTI_OPEN] = "transferring finishing aborting",
   [WEFTI_TRANSFERRING] = "open aborting",
-  [WEFTI_FINISHING] = "open committing aborting",
+  [WEFTI_FINISHING] = "open prepared committing aborting",
+  [WEFTI_PREPARED] = "committing aborting",
   [WEFTI_COMMITTING] = "idle",
   [WEFTI_ABORTING] = "idle",
 };
 
 static const char *const words[WEFTI_SESSION_STATE_COUNT] = {
-  "idle",         "init",      "starting",   "open",
-  "transferring", "finishing", "committing", "aborting",
+  "idle",      "init",     "starting",   "open",     "transferring",
+  "finishing", "prepared", "committing", "aborting",
 };
 
 static void exactly_the_drawn_edges_exist(void **state)

@@ -17,7 +17,8 @@
 static weft_err on_record(void *arg, const weft_journal_record *r)
 {
   size_t *count = arg;
-  CHECK((unsigned)r->kind <= WEFT_JOURNAL_MARK);
+  CHECK((unsigned)r->kind <= WEFT_JOURNAL_VOTE);
+  CHECK(strlen(r->fleet) <= WEFT_JOURNAL_FLEET_MAX);
   CHECK(strlen(r->version) <= WEFT_JOURNAL_TEXT_MAX);
   CHECK(strlen(r->operation) <= WEFT_JOURNAL_TEXT_MAX);
   CHECK(strlen(r->text) <= WEFT_JOURNAL_TEXT_MAX);

@@ -302,12 +302,13 @@ static void check_comes_back(full *w)
   const uint64_t digest[2] = { e->members[rank].digest_hi, e->members[rank].digest_lo };
   full_process *p = full_process_at(w, rank);
   if (!w->opts.keeps || w->opts.joined || p == NULL ||
-      full_now(w)->visible_weights == 0 || !engine_ready(e, reason, sizeof reason)) {
+      full_now(w)->visible_weights == 0 ||
+      !engine_ready(NULL, e, reason, sizeof reason)) {
     return;
   }
   full_process_end(w, p);
   advance(w, COMES_BACK_MS);
-  if (!w->broken && !engine_ready(e, reason, sizeof reason)) {
+  if (!w->broken && !engine_ready(NULL, e, reason, sizeof reason)) {
     full_break(w, "I7: rank %" PRIu32 " died while idle: %s", rank, reason);
   }
   p = full_process_at(w, rank);
@@ -365,7 +366,7 @@ static void check_end(full *w)
   }
   char reason[200];
   const engine *e = weft_sim_state(w->sim, w->engine);
-  if (!w->broken && !engine_ready(e, reason, sizeof reason)) {
+  if (!w->broken && !engine_ready(NULL, e, reason, sizeof reason)) {
     full_break(w, "I7: not ready after a full update: %s", reason);
   }
   for (uint32_t i = 0; i < w->ranks && !w->broken; i++) {

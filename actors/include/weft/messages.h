@@ -103,7 +103,8 @@ typedef enum weft_record_kind {
   WEFT_RECORD_BEGUN,
   WEFT_RECORD_ABORTED,
   WEFT_RECORD_COMMIT_WEIGHTS,
-  WEFT_RECORD_COMMIT_LABEL
+  WEFT_RECORD_COMMIT_LABEL,
+  WEFT_RECORD_VOTE = 5 /* as on disk, where 4 marks segments */
 } weft_record_kind;
 
 typedef enum weft_device_job {

@@ -20,12 +20,15 @@ typedef enum weft_journal_kind { /* on disk: append only */
                                  WEFT_JOURNAL_ABORTED,
                                  WEFT_JOURNAL_WEIGHTS, /* commit of weights */
                                  WEFT_JOURNAL_LABEL,   /* commit of a version string */
-                                 WEFT_JOURNAL_MARK     /* first record of a segment */
+                                 WEFT_JOURNAL_MARK,    /* first record of a segment */
+                                 WEFT_JOURNAL_VOTE     /* a fleet's engine is ready to
+                                                          commit; its coordinator decides */
 } weft_journal_kind;
 
 enum {
   WEFT_JOURNAL_TEXT_MAX = 4096,     /* bytes of version, operation, text each */
   WEFT_JOURNAL_SOURCES_MAX = 65536, /* bytes */
+  WEFT_JOURNAL_FLEET_MAX = 128,     /* bytes of a fleet's name */
   WEFT_JOURNAL_SEGMENT_MAX = 64 << 20
 };
 
@@ -48,6 +51,11 @@ typedef struct weft_journal_record {
   const char *operation;
   const char *text;    /* the reason of an abort */
   const char *sources; /* JSON array of what the weights can be loaded from again */
+  /* Of a vote, and of the commit or abort that ends it: whose session it is (the
+   * coordinator's engine_id; "" = nobody's, and the rest is 0), in which of its lives and
+   * epochs, and which number the change has there. */
+  const char *fleet;
+  uint64_t fleet_boot, fleet_epoch, fleet_sequence;
 } weft_journal_record;
 
 /* What reaches the disk, so that tests can stand in between.  Results and errno as of the
@@ -105,10 +113,10 @@ WEFT_API const weft_journal_record *weft_journal_weights(const weft_journal *jou
 WEFT_API const weft_journal_record *weft_journal_draft(const weft_journal *journal);
 
 /* Writes record; boot_id is the journal's own where it is 0.  A commit is on the disk
- * when this returns WEFT_OK; others follow with the next commit.  After a failed write or
- * sync the file is never touched again: the record goes to a new segment at once, and
- * when that fails too, the caller may try again with the same record.
- * Errors: SYS, LIMIT (a string too long), INVAL, NOMEM. */
+ * when this returns WEFT_OK, also a vote and an abort that ends one; others follow with
+ * the next commit.  After a failed write or sync the file is never touched again: the
+ * record goes to a new segment at once, and when that fails too, the caller may try again
+ * with the same record. Errors: SYS, LIMIT (a string too long), INVAL, NOMEM. */
 WEFT_API weft_err weft_journal_write(weft_journal *journal,
                                      const weft_journal_record *record, weft_why *why)
     WEFT_MUST_USE WEFT_NONNULL(1, 2);

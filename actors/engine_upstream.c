@@ -1,0 +1,571 @@
+/* A member of a fleet answers its coordinator as a worker answers an engine: each frame
+ * becomes a call of the engine's own, whose answer goes back.  The order of frames, their
+ * repeats and their lateness are dealt with here, before anything begins. */
+#include "engine.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Of a frame's deadline, kept so that our answer, which names the rank, comes first. */
+enum { MARGIN_MS = 500, MARGIN_SHARE = 8 };
+
+#define ENVELOPE(ask)                                                                    \
+  .boot = (ask)->boot, .incarnation = (ask)->incarnation, .epoch = (ask)->epoch,         \
+  .op = (ask)->op
+
+/* ---- answers */
+
+static void refuse_text(weft_ctx *ctx, const engine_ask *ask, weft_err err,
+                        bool correctable, const char *text)
+{
+  const weft_w_refused m = { .h.type = WEFT_MSG_W_REFUSED,
+                             ENVELOPE(ask),
+                             .err = (uint32_t)err,
+                             .correctable = correctable,
+                             .text = { text, (uint32_t)strlen(text) } };
+  (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
+}
+
+void engine_upstream_refuse(weft_ctx *ctx, const engine_ask *ask, weft_err err,
+                            const char *fmt, ...)
+{
+  char text[WEFT_WHY_MAX];
+  va_list ap;
+  va_start(ap, fmt);
+  (void)vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  refuse_text(ctx, ask, err, false, text);
+}
+
+void engine_upstream_ok(weft_ctx *ctx, const engine_ask *ask)
+{
+  const weft_w_ok m = { .h.type = WEFT_MSG_W_OK, ENVELOPE(ask) };
+  (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
+}
+
+void engine_upstream_again(weft_ctx *ctx, engine_ask *asked, const engine_ask *ask)
+{
+  if (asked->type != 0 &&
+      (asked->back.to != ask->back.to || asked->back.corr != ask->back.corr)) {
+    engine_upstream_refuse(ctx, asked, WEFT_E_CANCELLED, "asked again, answered there");
+  }
+  *asked = *ask;
+}
+
+static void said_clear(engine_said *said)
+{
+  weft_buf_unref(said->missing_names);
+  *said = (engine_said){ .type = 0 };
+}
+
+static void say(weft_ctx *ctx, const engine_said *s, const engine_ask *ask)
+{
+  if (s->type == WEFT_MSG_W_REFUSED) {
+    refuse_text(ctx, ask, s->err, s->correctable, s->text);
+  } else if (s->type == WEFT_MSG_W_FINISHED) {
+    const weft_w_finished m = { .h.type = WEFT_MSG_W_FINISHED,
+                                ENVELOPE(ask),
+                                .digest_hi = s->digest_hi,
+                                .digest_lo = s->digest_lo,
+                                .tensors = s->tensors,
+                                .bytes = s->bytes,
+                                .received = s->received,
+                                .received_bytes = s->received_bytes,
+                                .missing = s->missing,
+                                .missing_names = s->missing_names,
+                                .elapsed_us = s->elapsed_us };
+    (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
+  } else {
+    const weft_w_ok m = { .h.type = WEFT_MSG_W_OK,
+                          ENVELOPE(ask),
+                          .tensors = s->tensors,
+                          .bytes = s->bytes,
+                          .elapsed_us = s->elapsed_us };
+    (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
+  }
+}
+
+/* What the ranks answered in the round just over, as one answer. */
+static void said_of_round(const engine *e, engine_said *s)
+{
+  const engine_reply *r = &e->round.replies[0];
+  for (uint32_t i = 0; i < e->world; i++) {
+    const uint64_t us = e->round.replies[i].elapsed_us;
+    s->elapsed_us = us > s->elapsed_us ? us : s->elapsed_us;
+  }
+  s->tensors = r->tensors;
+  s->bytes = r->bytes;
+  if (s->type == WEFT_MSG_W_FINISHED) {
+    engine_set_digest(e, true, &s->digest_hi, &s->digest_lo);
+    s->received = r->received;
+    s->received_bytes = r->received_bytes;
+    s->missing = r->missing;
+    s->missing_names = weft_buf_ref(r->json);
+  }
+}
+
+/* The one answer to up->asked, kept for repeats. */
+static void answer_session(weft_ctx *ctx, engine *e, const engine_answer *a)
+{
+  engine_upstream *up = &e->up;
+  const engine_ask ask = up->asked;
+  up->held = false;
+  if (ask.type == 0) {
+    return; /* between ACCEPT and GO nobody waits */
+  }
+  up->asked.type = 0;
+  said_clear(&up->said);
+  engine_said *s = &up->said;
+  s->epoch = ask.epoch;
+  s->op = ask.op;
+  if (a->err != WEFT_OK) {
+    s->type = WEFT_MSG_W_REFUSED;
+    s->err = a->err;
+    s->correctable = a->correctable;
+    (void)snprintf(s->text, sizeof s->text, "%s", a->message);
+  } else {
+    s->type = ask.type == WEFT_MSG_W_FINISH ? WEFT_MSG_W_FINISHED : WEFT_MSG_W_OK;
+    if (ask.type != WEFT_MSG_W_START) {
+      said_of_round(e, s);
+    }
+  }
+  say(ctx, s, &ask);
+}
+
+void engine_upstream_answer(weft_ctx *ctx, engine *e, engine_call *call,
+                            const engine_answer *a)
+{
+  if (call->kind <= CALL_FINISH) {
+    answer_session(ctx, e, a);
+    if (call->kind == CALL_INIT && e->session.state == WEFTI_IDLE) {
+      e->up.epoch = 0; /* an init is over with its answer */
+    }
+  } else if (a->err != WEFT_OK) {
+    refuse_text(ctx, &call->ask, a->err, false, a->message);
+  } else if (call->kind == CALL_CHECK) {
+    const weft_w_answer m = { .h.type = WEFT_MSG_W_ANSWER,
+                              ENVELOPE(&call->ask),
+                              .json = a->body };
+    (void)weft_reply(ctx, call->ask.back, weft_msg_make(ctx, &m.h));
+  } else {
+    engine_upstream_ok(ctx, &call->ask);
+  }
+}
+
+/* ---- from frame to call */
+
+static uint64_t patience(uint64_t timeout_ms)
+{
+  const uint64_t share = timeout_ms / MARGIN_SHARE;
+  return timeout_ms - (share < MARGIN_MS ? share : MARGIN_MS);
+}
+
+/* NULL after the refusal: no memory. */
+static engine_call *open_call(weft_ctx *ctx, engine *e, const engine_ask *ask,
+                              engine_call_kind kind, uint32_t timeout_ms,
+                              weft_str version)
+{
+  engine_call *call = weft_alloc(ctx, sizeof *call);
+  char *copy = weft_alloc(ctx, (size_t)version.len + 1);
+  if (call == NULL || copy == NULL || version.len > ENGINE_VERSION_MAX) {
+    weft_free(ctx, call);
+    weft_free(ctx, copy);
+    engine_upstream_refuse(ctx, ask, WEFT_E_NOMEM, "no memory for a call");
+    return NULL;
+  }
+  if (version.len > 0) {
+    memcpy(copy, version.p, version.len);
+  }
+  call->kind = kind;
+  call->ask = *ask;
+  call->ret = ask->back;
+  call->version = copy;
+  call->started_ms = weft_now_ms(ctx);
+  call->due_ms = call->started_ms +
+                 patience(timeout_ms != 0 ? timeout_ms : engine_call_patience(e, kind));
+  return call;
+}
+
+static engine_call *open_session(weft_ctx *ctx, engine *e, const engine_ask *ask,
+                                 const weft_msg *msg)
+{
+  engine_call *call = NULL;
+  if (msg->type == WEFT_MSG_W_START) {
+    const bool draft = ((const weft_w_start *)msg)->draft != 0;
+    call =
+        open_call(ctx, e, ask, draft ? CALL_START_DRAFT : CALL_START, 0, (weft_str){ 0 });
+    if (call != NULL) {
+      call->draft = draft;
+    }
+  } else if (msg->type == WEFT_MSG_W_ACCEPT) {
+    const weft_w_accept *m = (const weft_w_accept *)msg;
+    if (m->info == NULL) {
+      engine_upstream_refuse(ctx, ask, WEFT_E_INVAL, "the transfer info is missing");
+      return NULL;
+    }
+    call = open_call(ctx, e, ask, m->what == WEFT_TRANSFER_INIT ? CALL_INIT : CALL_UPDATE,
+                     m->timeout_ms, (weft_str){ 0 });
+    if (call != NULL) {
+      call->info = weft_buf_ref(m->info);
+    }
+  } else {
+    const weft_w_finish *m = (const weft_w_finish *)msg;
+    call = open_call(ctx, e, ask, CALL_FINISH, m->timeout_ms, m->version);
+    if (call != NULL) {
+      call->strict = m->strict != 0;
+      call->has_version = m->has_version != 0;
+    }
+  }
+  return call;
+}
+
+/* ---- sessions */
+
+static void wrong_phase(weft_ctx *ctx, engine *e, const engine_ask *ask)
+{
+  engine_upstream_refuse(ctx, ask, WEFT_E_STATE,
+                         "epoch %" PRIu64 " was asked for, but epoch %" PRIu64 " is %s",
+                         ask->epoch, e->up.epoch,
+                         wefti_session_state_name(e->session.state));
+}
+
+void engine_upstream_accepted(weft_ctx *ctx, engine *e)
+{
+  answer_session(ctx, e, &(engine_answer){ .err = WEFT_OK });
+  e->up.held = true;
+}
+
+static void on_go(weft_ctx *ctx, engine *e, const engine_ask *ask, const weft_w_go *m)
+{
+  engine_upstream *up = &e->up;
+  const uint32_t accepted =
+      e->session.state == WEFTI_INIT ? WEFT_TRANSFER_INIT : WEFT_TRANSFER_UPDATE;
+  if (!up->held || e->call == NULL || up->epoch != ask->epoch || m->what != accepted) {
+    wrong_phase(ctx, e, ask);
+    return;
+  }
+  up->held = false;
+  up->asked = *ask;
+  e->call->due_ms = weft_now_ms(ctx) + patience(m->timeout_ms);
+  engine_update_go(ctx, e);
+}
+
+static void on_session(weft_ctx *ctx, engine *e, const engine_ask *ask,
+                       const weft_msg *msg)
+{
+  engine_upstream *up = &e->up;
+  if (up->said.type != 0 && up->said.op == ask->op && up->said.epoch == ask->epoch) {
+    say(ctx, &up->said, ask);
+  } else if (up->asked.type == ask->type && up->asked.op == ask->op &&
+             up->asked.epoch == ask->epoch) {
+    engine_upstream_again(ctx, &up->asked, ask);
+  } else if (ask->epoch <= up->ended) {
+    engine_upstream_refuse(ctx, ask, WEFT_E_STALE,
+                           "epoch %" PRIu64 ", but %" PRIu64 " has ended here",
+                           ask->epoch, up->ended);
+  } else if (ask->op < up->session_op) {
+    engine_upstream_refuse(ctx, ask, WEFT_E_STALE, "a later operation came first");
+  } else if (up->asked.type != 0) {
+    wrong_phase(ctx, e, ask);
+  } else if (ask->type == WEFT_MSG_W_FINISH && e->session.state == WEFTI_PREPARED &&
+             up->epoch == ask->epoch && up->said.type == WEFT_MSG_W_FINISHED) {
+    say(ctx, &up->said, ask); /* asked anew by one that missed the answer */
+  } else if (ask->type == WEFT_MSG_W_GO) {
+    up->session_op = ask->op;
+    on_go(ctx, e, ask, (const weft_w_go *)msg);
+  } else {
+    up->session_op = ask->op;
+    engine_call *call = open_session(ctx, e, ask, msg);
+    if (call != NULL) {
+      up->asked = *ask;
+      engine_dispatch(ctx, e, call);
+    }
+  }
+}
+
+/* A session that somebody opened here gives way. */
+static void take_over(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  static const char why[] = "the coordinator of the fleet has begun";
+  if (e->waiting_count >= ENGINE_WAITING_MAX) {
+    engine_wait_for_turn(ctx, e, call); /* is refused there */
+    return;
+  }
+  if (e->call != NULL) {
+    engine_fail_running(ctx, e, why);
+  }
+  engine_wait_for_turn(ctx, e, call);
+  engine_abort_begin(ctx, e, NULL, why);
+}
+
+static void begin_session(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  if (e->session.state == WEFTI_COMMITTING && e->change.published) {
+    engine_upstream_show(ctx, e); /* it goes on, so it has made it visible */
+  }
+  const wefti_session_state s = e->session.state;
+  if (call->draft) {
+    engine_answer_err(ctx, e, call, WEFT_E_UNSUPPORTED, "a fleet has no draft model");
+  } else if (s == WEFTI_IDLE && !e->up.vote.given) {
+    e->up.epoch = call->ask.epoch;
+    if (call->kind == CALL_INIT) {
+      engine_init_begin(ctx, e, call);
+    } else {
+      engine_start_begin(ctx, e, call);
+    }
+  } else if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {
+    engine_wait_for_turn(ctx, e, call);
+  } else if (!e->session.upstream && !e->up.vote.given) {
+    take_over(ctx, e, call);
+  } else {
+    engine_answer_err(ctx, e, call, WEFT_E_STATE, "epoch %" PRIu64 " is %s here",
+                      e->up.epoch, wefti_session_state_name(s));
+  }
+}
+
+/* Update and finish. */
+static void go_on(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  if (e->session.state != WEFTI_OPEN || !e->session.upstream ||
+      e->up.epoch != call->ask.epoch) {
+    engine_answer_err(ctx, e, call, WEFT_E_STATE,
+                      "%s of epoch %" PRIu64 ", but epoch %" PRIu64 " is %s here",
+                      engine_call_name(call->kind), call->ask.epoch, e->up.epoch,
+                      wefti_session_state_name(e->session.state));
+  } else if (call->kind == CALL_UPDATE) {
+    engine_update_begin(ctx, e, call);
+  } else {
+    engine_finish_begin(ctx, e, call);
+  }
+}
+
+static void take_label(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  if (e->session.state == WEFTI_COMMITTING && e->change.published) {
+    engine_upstream_show(ctx, e); /* the change before the label is visible there */
+  }
+  if (e->change.pending) {
+    engine_wait_for_turn(ctx, e, call);
+  } else if (e->visible.declared && strcmp(e->visible.version, call->version) == 0) {
+    engine_answer_ok(ctx, e, call); /* has happened */
+  } else {
+    engine_label_begin(ctx, e, call);
+  }
+}
+
+void engine_upstream_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  switch ((int)call->kind) {
+  case CALL_INIT:
+  case CALL_START:
+  case CALL_START_DRAFT:
+    begin_session(ctx, e, call);
+    break;
+  case CALL_UPDATE:
+  case CALL_FINISH:
+    go_on(ctx, e, call);
+    break;
+  case CALL_LABEL:
+    take_label(ctx, e, call);
+    break;
+  case CALL_PAUSE:
+    engine_pause_begin(ctx, e, call);
+    break;
+  case CALL_CACHE:
+    engine_cache_reset(ctx, e, call);
+    break;
+  default:
+    engine_check_upstream(ctx, e, call);
+    break;
+  }
+}
+
+/* ---- the end of sessions */
+
+void engine_upstream_drop(weft_ctx *ctx, engine *e, const char *why)
+{
+  if (e->call != NULL) {
+    engine_fail_running(ctx, e, why);
+  }
+  engine_abort_begin(ctx, e, NULL, why);
+}
+
+static void on_abort(weft_ctx *ctx, engine *e, const engine_ask *ask, weft_str reason)
+{
+  engine_upstream *up = &e->up;
+  if (ask->epoch <= up->ended) {
+    engine_upstream_ok(ctx, ask);
+  } else if (e->session.upstream && e->session.state == WEFTI_ABORTING) {
+    engine_upstream_again(ctx, &up->abort, ask);
+  } else if (up->epoch == 0 || ask->epoch < up->epoch) {
+    up->ended = ask->epoch; /* nothing of it here, and nothing of it will be taken in */
+    engine_wait_drop_upstream(ctx, e, "was aborted before its turn came");
+    engine_upstream_ok(ctx, ask);
+  } else if (e->session.state == WEFTI_COMMITTING) {
+    wrong_phase(ctx, e, ask);
+  } else {
+    char why[ENGINE_TEXT_MAX];
+    (void)snprintf(why, sizeof why, "%.*s", (int)reason.len,
+                   reason.p == NULL ? "" : reason.p);
+    up->abort = *ask;
+    engine_upstream_drop(ctx, e, why);
+  }
+}
+
+void engine_upstream_aborted(weft_ctx *ctx, engine *e)
+{
+  engine_upstream *up = &e->up;
+  if (!e->session.upstream) {
+    return;
+  }
+  up->ended = up->epoch > up->ended ? up->epoch : up->ended;
+  up->epoch = 0;
+  if (up->abort.type != 0) {
+    up->ended = up->abort.epoch > up->ended ? up->abort.epoch : up->ended;
+    engine_upstream_ok(ctx, &up->abort);
+    up->abort.type = 0;
+  }
+}
+
+static void on_publish(weft_ctx *ctx, engine *e, const engine_ask *ask,
+                       const weft_w_publish *m)
+{
+  engine_upstream *up = &e->up;
+  const engine_vote *v = &up->vote;
+  if (m->sequence <= up->sequence) {
+    engine_upstream_ok(ctx, ask); /* has happened */
+  } else if (e->session.state == WEFTI_COMMITTING && e->session.upstream &&
+             up->next_sequence == m->sequence) {
+    engine_upstream_again(ctx, &up->asked, ask);
+  } else if (ask->epoch <= up->ended) {
+    engine_upstream_refuse(ctx, ask, WEFT_E_STALE,
+                           "publish of epoch %" PRIu64 ", but %" PRIu64 " has ended here",
+                           ask->epoch, up->ended);
+  } else if (e->session.state != WEFTI_PREPARED || v->boot != ask->boot ||
+             v->epoch != ask->epoch) {
+    wrong_phase(ctx, e, ask);
+  } else {
+    up->asked = *ask;
+    engine_vote_commit(ctx, e, m->sequence, m->version, m->declared != 0);
+  }
+}
+
+void engine_upstream_published(weft_ctx *ctx, engine *e)
+{
+  engine_upstream *up = &e->up;
+  const engine_visible *next = &e->change.next;
+  up->sequence = up->next_sequence;
+  up->want_sequence = up->sequence;
+  up->want_hi = next->digest_hi;
+  up->want_lo = next->digest_lo;
+  up->ended = up->vote.boot == up->boot && up->epoch > up->ended ? up->epoch : up->ended;
+  up->epoch = 0;
+  e->change.published = true;
+  engine_vote_over(ctx, e, true);
+  if (up->asked.type != 0) {
+    engine_upstream_ok(ctx, &up->asked);
+    up->asked.type = 0;
+  }
+  if (up->seen >= up->next_sequence) {
+    engine_upstream_show(ctx, e);
+  } else {
+    engine_publish_status(ctx, e);
+  }
+}
+
+void engine_upstream_show(weft_ctx *ctx, engine *e)
+{
+  if (e->change.pending && e->change.published) {
+    engine_become_visible(ctx, e, "");
+  }
+}
+
+/* ---- frames */
+
+static bool of_this_life(weft_ctx *ctx, const engine *e, const engine_ask *ask)
+{
+  if (ask->incarnation != e->args.boot_id) {
+    engine_upstream_refuse(ctx, ask, WEFT_E_STALE,
+                           "meant for incarnation %" PRIx64 ", this is %" PRIx64,
+                           ask->incarnation, e->args.boot_id);
+    return false;
+  }
+  if (ask->type != WEFT_MSG_W_ADOPT && (e->up.boot == 0 || ask->boot != e->up.boot)) {
+    engine_upstream_refuse(ctx, ask, WEFT_E_STALE,
+                           "from coordinator boot %" PRIx64 ", adopted by %" PRIx64,
+                           ask->boot, e->up.boot);
+    return false;
+  }
+  return true;
+}
+
+/* What is about no session: a label, a pause, a cache, a question. */
+static void on_order(weft_ctx *ctx, engine *e, const engine_ask *ask, const weft_msg *msg)
+{
+  engine_call *call;
+  if (msg->type == WEFT_MSG_W_LABEL) {
+    call = open_call(ctx, e, ask, CALL_LABEL, 0, ((const weft_w_label *)msg)->version);
+  } else if (msg->type == WEFT_MSG_W_PAUSE) {
+    const weft_w_pause *m = (const weft_w_pause *)msg;
+    call = open_call(ctx, e, ask, CALL_PAUSE, 0, (weft_str){ 0 });
+    if (call != NULL) {
+      call->action = m->action;
+      call->clear_cache = m->clear_cache != 0;
+      call->reason = weft_alloc(ctx, (size_t)m->mode.len + 1);
+      if (call->reason != NULL && m->mode.len > 0) {
+        memcpy(call->reason, m->mode.p, m->mode.len);
+      }
+    }
+  } else {
+    call = open_call(ctx, e, ask, msg->type == WEFT_MSG_W_CACHE ? CALL_CACHE : CALL_CHECK,
+                     0, (weft_str){ 0 });
+    if (call != NULL && msg->type == WEFT_MSG_W_QUERY) {
+      call->action = ((const weft_w_query *)msg)->what;
+    }
+  }
+  if (call != NULL && call->kind == CALL_PAUSE && call->reason == NULL) {
+    engine_answer_err(ctx, e, call, WEFT_E_NOMEM, "no memory for a call");
+  } else if (call != NULL) {
+    engine_dispatch(ctx, e, call);
+  }
+}
+
+void engine_upstream_frame(weft_ctx *ctx, engine *e, const weft_msg *msg)
+{
+  const weft_w_ok *m = (const weft_w_ok *)msg; /* all begin with the envelope */
+  const bool frame = (msg->type >= WEFT_MSG_W_ADOPT && msg->type <= WEFT_MSG_W_QUERY) ||
+                     (msg->type >= WEFT_MSG_W_LABEL && msg->type <= WEFT_MSG_W_CACHE);
+  if (!frame) {
+    return;
+  }
+  const engine_ask ask = { msg->type, m->boot, m->incarnation,
+                           m->epoch,  m->op,   weft_return_of(msg) };
+  if (!of_this_life(ctx, e, &ask)) {
+    return;
+  }
+  const bool session = msg->type >= WEFT_MSG_W_START && msg->type <= WEFT_MSG_W_ABORT;
+  if (session && ask.epoch == 0) {
+    engine_upstream_refuse(ctx, &ask, WEFT_E_INVAL, "epoch 0 is none");
+  } else if (msg->type == WEFT_MSG_W_ADOPT) {
+    engine_upstream_adopt(ctx, e, (const weft_w_adopt *)msg);
+  } else if (msg->type == WEFT_MSG_W_BEAT) {
+    engine_upstream_beat(ctx, e, (const weft_w_beat *)msg);
+  } else if (msg->type == WEFT_MSG_W_PUBLISH) {
+    on_publish(ctx, e, &ask, (const weft_w_publish *)msg);
+  } else if (msg->type == WEFT_MSG_W_ABORT) {
+    on_abort(ctx, e, &ask, ((const weft_w_abort *)msg)->reason);
+  } else if (msg->type == WEFT_MSG_W_RESOLVE) {
+    engine_vote_resolve(ctx, e, &ask, (const weft_w_resolve *)msg);
+  } else if (session) {
+    on_session(ctx, e, &ask, msg);
+  } else {
+    on_order(ctx, e, &ask, msg);
+  }
+}
+
+void engine_upstream_fini(engine *e)
+{
+  said_clear(&e->up.said);
+}

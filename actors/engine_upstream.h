@@ -1,0 +1,140 @@
+/* engine_upstream.h -- private to the engine_*.c files: the side of a member of a fleet
+ * that its coordinator sees: it answers a worker's questions for all of its ranks.  Not
+ * here: how its own ranks get there (engine.h). */
+#ifndef WEFT_ACTORS_ENGINE_UPSTREAM_H
+#define WEFT_ACTORS_ENGINE_UPSTREAM_H
+
+#include "engine_core.h"
+#include "weft/err.h"
+#include "weft/json.h"
+#include "weft/messages.h"
+
+enum {
+  ENGINE_FLEET_MAX = 128, /* bytes of a fleet's name */
+  ENGINE_FORMER_MAX = 8   /* coordinators' lives that were before this one */
+};
+
+/* A frame of the coordinator, as far as its answer needs it. */
+typedef struct engine_ask {
+  uint16_t type; /* 0 = none */
+  uint64_t boot, incarnation, epoch, op;
+  weft_return back;
+} engine_ask;
+
+/* What was said about the last frame of a session: said again to the same op. */
+typedef struct engine_said {
+  uint16_t type; /* 0 = nothing yet */
+  uint64_t epoch, op;
+  weft_err err;
+  bool correctable;
+  char text[WEFT_WHY_MAX];
+  uint64_t tensors, bytes, elapsed_us;
+  uint64_t digest_hi, digest_lo, received, received_bytes, missing;
+  weft_buf *missing_names;
+} engine_said;
+
+/* Ready to commit; how it ends is for the coordinator to say. */
+typedef struct engine_vote {
+  bool given;    /* durable, and its end not known: the doubt */
+  bool lost;     /* given in an earlier life of ours: what was installed is gone */
+  uint64_t corr; /* question to the journal, 0 = none */
+  char fleet[ENGINE_FLEET_MAX + 1];
+  uint64_t boot, epoch;
+  uint64_t digest_hi, digest_lo;
+  char version[ENGINE_VERSION_MAX + 1]; /* that the set would get */
+  bool declared;
+} engine_vote;
+
+typedef struct engine_upstream {
+  char fleet[ENGINE_FLEET_MAX + 1];
+  uint64_t boot; /* the coordinator's life; 0 = adopted by none */
+  uint32_t rank, size;
+  bool placed; /* dp rank and size are these */
+  uint64_t former[ENGINE_FORMER_MAX];
+  unsigned former_count;
+  uint64_t adopted_op, session_op; /* newest of this life */
+  uint64_t until_ns; /* end of the grant on CLOCK_BOOTTIME; 0 = none so far */
+  uint64_t cut_timer;
+  bool cut; /* was told that the grant has run out, or there was none yet */
+
+  uint64_t epoch;    /* of the coordinator's session or init that is open; 0 = none */
+  uint64_t ended;    /* highest of this life that has ended */
+  engine_ask asked;  /* frame of that session that has no answer yet */
+  bool held;         /* between the answer to ACCEPT and GO */
+  engine_ask abort;  /* who waits for its end */
+  bool aborted_last; /* how the last vote ended, … */
+  uint64_t last_boot, last_epoch; /* … and whose it was */
+  engine_said said;
+  engine_vote vote;
+
+  /* In the coordinator's numbers: of what the ranks hold; of the change that is on its
+   * way; what it said is visible. */
+  uint64_t sequence, next_sequence, seen;
+  /* What it has, by its adoption or its last PUBLISH. */
+  uint64_t want_sequence, want_hi, want_lo;
+} engine_upstream;
+
+struct engine;
+struct engine_call;
+struct engine_answer;
+struct engine_member;
+
+/* ---- engine_upstream.c */
+void engine_upstream_frame(weft_ctx *ctx, struct engine *e, const weft_msg *msg);
+void engine_upstream_dispatch(weft_ctx *ctx, struct engine *e,
+                              struct engine_call *call); /* takes call */
+/* Every rank has accepted: the coordinator hears of it and says when to go. */
+void engine_upstream_accepted(weft_ctx *ctx, struct engine *e);
+/* The answer to call goes to the coordinator. */
+void engine_upstream_answer(weft_ctx *ctx, struct engine *e, struct engine_call *call,
+                            const struct engine_answer *a);
+void engine_upstream_refuse(weft_ctx *ctx, const engine_ask *ask, weft_err err,
+                            const char *fmt, ...) WEFT_PRINTF(4, 5);
+void engine_upstream_ok(weft_ctx *ctx, const engine_ask *ask);
+/* A repeat of *asked came: it is answered there instead. */
+void engine_upstream_again(weft_ctx *ctx, engine_ask *asked, const engine_ask *ask);
+/* A session of the coordinator that has no vote ends, whatever runs in it. */
+void engine_upstream_drop(weft_ctx *ctx, struct engine *e, const char *why);
+/* Abort is over. */
+void engine_upstream_aborted(weft_ctx *ctx, struct engine *e);
+/* All own ranks have the change: to be seen when the coordinator says so. */
+void engine_upstream_published(weft_ctx *ctx, struct engine *e);
+void engine_upstream_show(weft_ctx *ctx, struct engine *e);
+void engine_upstream_fini(struct engine *e);
+
+/* ---- engine_grant.c */
+void engine_upstream_adopt(weft_ctx *ctx, struct engine *e, const weft_w_adopt *m);
+void engine_upstream_beat(weft_ctx *ctx, struct engine *e, const weft_w_beat *m);
+void engine_upstream_cut_due(weft_ctx *ctx, struct engine *e, uint64_t timer);
+void engine_upstream_rearm(weft_ctx *ctx, struct engine *e);
+void engine_upstream_tell(weft_ctx *ctx, struct engine *e); /* args.on_upstream */
+/* Whether what the ranks hold may be shown; the reason when not.  true without a fleet.
+ */
+bool engine_upstream_serves(weft_ctx *ctx, const struct engine *e, char *reason,
+                            size_t cap);
+/* Milliseconds for which a heartbeat may let m serve: never past the own grant. */
+uint32_t engine_upstream_grant_ms(weft_ctx *ctx, const struct engine *e,
+                                  const struct engine_member *m);
+/* What the ranks hold may be, or have become, what the coordinator has. */
+void engine_upstream_judge(weft_ctx *ctx, struct engine *e);
+/* true after the refusal of a client's call that only the coordinator may make. */
+bool engine_upstream_forbids(weft_ctx *ctx, struct engine *e, struct engine_call *call);
+/* A set made here has to be the coordinator's.  false after the session was dropped. */
+bool engine_upstream_wants(weft_ctx *ctx, struct engine *e);
+void engine_upstream_status(weft_ctx *ctx, weft_json_writer *w, const struct engine *e);
+
+/* ---- engine_vote.c */
+void engine_vote_init(struct engine *e, const struct weft_journal_record *r);
+void engine_vote_begin(weft_ctx *ctx, struct engine *e);
+bool engine_vote_answer(weft_ctx *ctx, struct engine *e, const weft_msg *msg);
+/* Its end is known: nothing is in doubt any more. */
+void engine_vote_over(weft_ctx *ctx, struct engine *e, bool committed);
+/* As the coordinator, or an operator in its place, says. */
+void engine_vote_commit(weft_ctx *ctx, struct engine *e, uint64_t sequence,
+                        weft_str version, bool declared);
+void engine_vote_resolve(weft_ctx *ctx, struct engine *e, const engine_ask *ask,
+                         const weft_w_resolve *m);
+void engine_resolve_begin(weft_ctx *ctx, struct engine *e,
+                          struct engine_call *call); /* takes call */
+
+#endif /* WEFT_ACTORS_ENGINE_UPSTREAM_H */
