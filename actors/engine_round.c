@@ -391,6 +391,17 @@ static void add_rank(const engine *e, char *list, size_t cap, uint32_t rank)
                  engine_unit(e), rank);
 }
 
+/* What is known of a rank that did not come to an end: the answer has room for one. */
+static void log_late(weft_ctx *ctx, const engine *e, uint32_t rank)
+{
+  const weft_w_state *r = &e->members[rank].reported;
+  weft_log(ctx, WEFT_LOG_WARN,
+           "late in %s %s=%" PRIu32 " received=%" PRIu64 " expected=%" PRIu64
+           " after_ms=%" PRIu64,
+           engine_phase_name(e->round.phase), engine_unit(e), rank, r->received,
+           r->expected, weft_now_ms(ctx) - e->round.began_ms);
+}
+
 void engine_round_blame(weft_ctx *ctx, const engine *e, engine_answer *a, char *culprits,
                         size_t cap)
 {
@@ -404,6 +415,9 @@ void engine_round_blame(weft_ctx *ctx, const engine *e, engine_answer *a, char *
       continue;
     }
     add_rank(e, culprits, cap, i);
+    if (late || r->err == WEFT_E_TIMEOUT) {
+      log_late(ctx, e, i);
+    }
     if (first == NULL || (first->state == REPLY_ASKED && !late)) {
       first = r;
       first_rank = i;

@@ -1,4 +1,5 @@
 """Field reports about NCCL and GPU memory, on the stand-ins of tests/doubles."""
+import hashlib
 import json
 import os
 import pickle
@@ -8,6 +9,8 @@ import sys
 import threading
 import time
 
+import ipc_trainer
+import ipc_update
 import nccl_trainer
 from nccl_faults import comes_back, failed, still
 from nccl_trainer import Group, NcclError
@@ -97,9 +100,32 @@ def test_areal_1439_a_late_update_tells_of_each_rank():
         error = json.loads(got[1])["error"]
         for rank in (0, 1):
             check(f"rank {rank}" in error["workers"], f"named: {error}")
-        said = until(lambda: [x for x in w.log().splitlines() if "worker session ended" in x or "abort:" in x],
-                     "the log says", 10)
-        check(any("bytes" in x for x in said + [error["message"]]), f"how much had come: {said} {error}")
+            said = [x for x in w.log().splitlines() if f"late in transfer rank={rank} " in x]
+            same(len(said), 1, f"lines of the log about rank {rank}: {w.log()}")
+            numbers = dict(x.split("=") for x in said[0].split() if "=" in x)
+            check(int(numbers["received"]) < int(numbers["expected"]) == sum(len(b) for _, _, b in model("b").values())
+                  and int(numbers["after_ms"]) >= 1500, f"bytes and time: {said}")
+
+
+def test_sglang_17870_one_handle_for_both_sets():
+    """The same memory for main and draft model: mapped, copied from and let go of in each session."""
+    with ipc_update.daemon("--draft") as w, ipc_update.exporter() as x:
+        w.ok("/init_weight_transfer_engine", {"init_info": {"packed": False}})
+        size = 5000
+        tensors = {"w": ("U8", [size], noise("shared", size))}
+        bases = {gpu: x.allocate(gpu, size) for gpu in (0, 1)}
+        for base in bases.values():
+            x.write(base, tensors["w"][2])
+        x.cuda.cudaStreamSynchronize(x.stream)
+        for start in ("/start_weight_update", "/start_draft_weight_update") * 3:
+            handles = [{x.uuid(g): x.args(b, 0, "U8", [size], size=size, event=False) for g, b in bases.items()}]
+            w.ok(start)
+            w.ok("/update_weights", ipc_trainer.info(tensors, handles))
+            w.ok("/finish_weight_update")
+            same(w.get("/health").status, 200, "health")
+        same(sorted(w.checksums().values()), [hashlib.sha256(tensors["w"][2]).hexdigest()] * 4,
+             "both sets on both ranks")
+        ipc_update.all_given_back(x)
 
 
 def test_sglang_4446_a_hundred_updates_in_the_memory_of_two():

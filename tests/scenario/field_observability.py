@@ -65,6 +65,16 @@ def test_vllm_55781_the_operations():
          before[f'{ENDED}{{operation="update",outcome="error"}}'], 2, "two of them as errors")
 
 
+def test_vllm_55781_sessions_of_the_draft_model_count_apart():
+    with Daemon("--draft", workers=1) as w:
+        refused(w.post("/finish_weight_update"), 409)
+        w.ok("/start_draft_weight_update")
+        w.ok("/finish_weight_update")
+        m = metrics(w)
+        same([m[f'{TOOK}_count{{operation="{op}"}}'] for op in OPERATIONS], [0, 0, 1, 0, 1], "counts")
+        same(m[f'{FLYING}{{operation="start_draft"}}'], 0, "under way")
+
+
 def test_vllm_45524_and_areal_1160_the_age_of_a_pause():
     with Daemon("--pause-lease", "1", workers=1) as w:
         same(metrics(w)["weft_paused"], 0, "not paused")

@@ -34,6 +34,8 @@ def still(w, tensors, version):
 def comes_back(w, tensors, version):
     """A new trainer gets in with the calls that stock ones make."""
     t = trainer(w)
+    # Whose init is refused waits in NCCL for ever: first of all everybody has to be there.
+    until(lambda: all(x["state"] in ("ready", "behind") for x in w.status()["workers"]), "workers", 30)
     until(lambda: t.init()[0] == 200, "init is taken", 30)
     fine(until(lambda: (lambda g: g if g[0] == 200 else None)(t.start()), "start is taken", 30))
     fine(t.update(tensors))
