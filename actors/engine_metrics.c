@@ -177,7 +177,8 @@ static void put_label(text *t, const char *s)
     if (*s == '\\' || *s == '"' || *s == '\n') {
       t->at[t->len++] = '\\';
     }
-    t->at[t->len++] = *s == '\n' ? 'n' : *s;
+    const char newline = 'n';
+    t->at[t->len++] = *s == '\n' ? newline : *s;
   }
 }
 
