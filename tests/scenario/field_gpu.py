@@ -13,7 +13,7 @@ import ipc_trainer
 import ipc_update
 import nccl_trainer
 from nccl_faults import comes_back, failed, still
-from nccl_trainer import Group, NcclError
+from nccl_trainer import Group
 from nccl_update import GPUS, daemon, fine, push, trainer
 from weft_scenario import SLOW, Background, check, holds, main, model, noise, same, until
 
@@ -186,6 +186,37 @@ def test_vllm_39846_sigterm_with_a_dead_trainer():
         p.wait()
         p.stdout.close()
         w.stop(5)
+
+
+def test_areal_1101_another_world_size():
+    """A second rank of the trainer's joins: a new init with a larger world, then the small one."""
+    with daemon() as w:
+        t = trainer(w)
+        fine(t.init())
+        push(w, t, model("a"), "three ranks")
+        t.close()
+
+        wide, tensors = trainer(w, world_size=4), model("b")
+        wide.group = Group(4)
+
+        def second():
+            g = Group(4, gpu=2, rank=1, beside=wide.group)
+            g.join()
+            nccl_trainer.send_unpacked(g, tensors)  # a broadcast of rank 0: what it gets is as long
+            g.abort()
+        info = {"rank_offset": 2, "world_size": 4, "nccl_unique_id_b64": wide.group.id_text()}
+        call = Background(wide.post, "init_weight_transfer_engine", {"init_info": info})
+        other = Background(second)
+        wide.group.join()
+        same(call.result()[0], 200, "init")
+        push(w, wide, tensors, "four ranks")
+        other.result(20)
+        wide.close()
+
+        t = trainer(w)
+        fine(t.init())
+        push(w, t, model("c"), "three again")
+        t.close()
 
 
 def test_skyrl_143_nccls_version_and_settings_are_told():

@@ -45,9 +45,9 @@ class NcclError(Exception):
 
 
 class Group:
-    """Rank 0 of a communicator."""
+    """Rank 0 of a communicator, or another rank of the trainer's beside it."""
 
-    def __init__(self, ranks, gpu=GPU):
+    def __init__(self, ranks, gpu=GPU, rank=0, beside=None):
         self.cuda = ctypes.CDLL(CUDART)
         self.nccl = ctypes.CDLL(NCCL)
         self.cuda.cudaMalloc.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]
@@ -66,10 +66,11 @@ class Group:
                                                     ctypes.POINTER(ctypes.c_int)]
         self.nccl.ncclGetLastError.restype = ctypes.c_char_p
         self.nccl.ncclGetLastError.argtypes = [ctypes.c_void_p]
-        self.ranks, self.gpu, self.comm = ranks, gpu, ctypes.c_void_p()
+        self.ranks, self.gpu, self.rank, self.comm = ranks, gpu, rank, ctypes.c_void_p()
         self.stream = ctypes.c_void_p()
-        self.id = ncclUniqueId()
-        self.check(self.nccl.ncclGetUniqueId(ctypes.byref(self.id)), "ncclGetUniqueId")
+        self.id = beside.id if beside else ncclUniqueId()
+        if not beside:
+            self.check(self.nccl.ncclGetUniqueId(ctypes.byref(self.id)), "ncclGetUniqueId")
 
     def check(self, code, what):
         if code != 0:
@@ -85,7 +86,7 @@ class Group:
     def join(self):
         self.use()
         self.check(self.cuda.cudaStreamCreate(ctypes.byref(self.stream)), "cudaStreamCreate")
-        self.check(self.nccl.ncclCommInitRank(ctypes.byref(self.comm), self.ranks, self.id, 0),
+        self.check(self.nccl.ncclCommInitRank(ctypes.byref(self.comm), self.ranks, self.id, self.rank),
                    "ncclCommInitRank")
         a, b = self.memory(struct.pack("f", 0.0)), self.memory(struct.pack("f", 0.0))
         self.check(self.nccl.ncclAllReduce(a, b, 1, 7, 0, self.comm, self.stream), "warm-up")
