@@ -257,6 +257,19 @@ static weft_err read_check(const reader *rd, wefti_fields *out)
   return WEFT_OK;
 }
 
+static weft_err read_resolve(const reader *rd, wefti_fields *out)
+{
+  const weft_json_span commit = member_of(rd, "commit");
+  if (commit.kind == WEFT_JSON_NONE) {
+    return missing(rd, "commit");
+  }
+  if (commit.kind != WEFT_JSON_BOOL) {
+    return invalid(rd, "bool_type", "commit", "Input should be a valid boolean", commit);
+  }
+  out->commit = rd->text[commit.at] == 't';
+  return WEFT_OK;
+}
+
 static weft_err read_abort_requests(const reader *rd)
 {
   if (root_of(rd).kind != WEFT_JSON_OBJECT) {
@@ -316,6 +329,8 @@ weft_err wefti_body_read(uint32_t route, const wefti_body *body, wefti_fields *o
                           : read_text(&rd, "reason", WEFTI_REASON_MAX, &out->version);
   case WEFTI_ROUTE_ABORT_REQUESTS:
     return read_abort_requests(&rd);
+  case WEFTI_ROUTE_RESOLVE:
+    return read_resolve(&rd, out);
   default:
     return WEFT_OK;
   }

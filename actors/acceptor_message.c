@@ -83,6 +83,13 @@ static weft_msg *make_abort(weft_ctx *ctx, const wefti_request *rq)
   return weft_msg_make(ctx, &m.h);
 }
 
+static weft_msg *make_resolve(weft_ctx *ctx, const wefti_request *rq)
+{
+  const weft_client_resolve m = { CALL(CLIENT_RESOLVE, rq),
+                                  .commit = rq->fields->commit };
+  return weft_msg_make(ctx, &m.h);
+}
+
 static weft_msg *make_pause(weft_ctx *ctx, const wefti_request *rq)
 {
   const weft_str mode = { rq->query->mode, (uint32_t)strlen(rq->query->mode) };
@@ -154,6 +161,8 @@ weft_msg *wefti_request_message(weft_ctx *ctx, const wefti_request *rq)
     return make_cache(ctx, rq, WEFT_STR("encoder"));
   case WEFTI_ROUTE_ABORT:
     return make_abort(ctx, rq);
+  case WEFTI_ROUTE_RESOLVE:
+    return make_resolve(ctx, rq);
   case WEFTI_ROUTE_INFO:
     return make_query(ctx, WEFT_QUERY_INFO);
   case WEFTI_ROUTE_IS_PAUSED:

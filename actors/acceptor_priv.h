@@ -27,6 +27,7 @@ typedef enum wefti_route {
   WEFTI_ROUTE_RESET_ENCODER,
   WEFTI_ROUTE_ABORT,
   WEFTI_ROUTE_ABORT_REQUESTS,
+  WEFTI_ROUTE_RESOLVE,
   WEFTI_ROUTE_INFO,
   WEFTI_ROUTE_IS_PAUSED,
   WEFTI_ROUTE_WORLD_SIZE,
@@ -92,6 +93,7 @@ typedef struct wefti_fields {
   uint8_t each;        /* what info's children must begin with; 0 = anything */
   wefti_text version, expected; /* version is abort's reason, too */
   bool strict;
+  bool commit; /* of resolve */
   weft_check_action action;
 } wefti_fields;
 /* A body that has been scanned. */

@@ -191,6 +191,35 @@ static void reply_member(const wefti_http_ops *ops, const wefti_open *open,
   finish(ops, open->id, 200, &w);
 }
 
+/* Of a fleet whose replicas show different things: who shows what, beside the version. */
+static void reply_mixed(const wefti_http_ops *ops, const wefti_open *open,
+                        const weft_client_done *done)
+{
+  weft_json_writer w;
+  char *text;
+  size_t len;
+  weft_jw_init(&w);
+  weft_jw_object(&w, NULL);
+  weft_jw_strn(&w, "weight_version", done->version.p, done->version.len);
+  weft_jw_end(&w);
+  if (weft_jw_take(&w, &text, &len) != WEFT_OK) {
+    weft_jw_fini(&w);
+    wefti_reply_nomem(ops, open->id);
+    return;
+  }
+  const weft_buf *more = done->body; /* an object that is not empty */
+  char *all = realloc(text, len + more->len);
+  if (all == NULL) {
+    free(text);
+    wefti_reply_nomem(ops, open->id);
+    return;
+  }
+  all[len - 1] = ',';
+  memcpy(all + len, more->data + 1, more->len - 1);
+  wefti_reply_body(ops, open->id, 200, all, len + more->len - 1);
+  free(all);
+}
+
 /* The hot path: a version without anything to escape is written on the stack. */
 static void reply_info(const wefti_http_ops *ops, const wefti_open *open,
                        weft_str version)
@@ -282,6 +311,9 @@ void wefti_reply_done(const wefti_http_ops *ops, const wefti_open *open,
 {
   if (done->err != WEFT_OK) {
     reply_error(ops, open, done, now_ms);
+  } else if (open->route == WEFTI_ROUTE_INFO && done->body != NULL &&
+             done->body->len > 2) {
+    reply_mixed(ops, open, done);
   } else if (open->route == WEFTI_ROUTE_INFO) {
     reply_info(ops, open, done->version);
   } else {
@@ -300,6 +332,7 @@ static weft_outcome silent_outcome(const wefti_open *open, bool asked)
   case WEFTI_ROUTE_UPDATE: /* taken in, it may be in a commit of the session by now */
   case WEFTI_ROUTE_FINISH:
   case WEFTI_ROUTE_LABEL:
+  case WEFTI_ROUTE_RESOLVE:
     return asked ? WEFT_OUTCOME_UNKNOWN : WEFT_OUTCOME_NOT_COMMITTED;
   default:
     return WEFT_OUTCOME_NONE;

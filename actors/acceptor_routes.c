@@ -29,6 +29,7 @@ static const weft_http_route routes[] = {
   POST("/reset_encoder_cache", 0, RESET_ENCODER),
   POST("/abort_weight_update", WEFT_HTTP_BODY, ABORT),
   POST("/abort_requests", WEFT_HTTP_BODY, ABORT_REQUESTS),
+  POST("/resolve_weight_update", WEFT_HTTP_BODY, RESOLVE),
   GET("/weight_info", WEFT_HTTP_DEV, INFO),
   GET("/is_paused", WEFT_HTTP_DEV, IS_PAUSED),
   GET("/get_world_size", WEFT_HTTP_DEV, WORLD_SIZE),
@@ -78,6 +79,8 @@ static const wefti_route_fact facts[WEFTI_ROUTE_COUNT] = {
       CALL("abort_weight_update", "{\"message\":\"Weight update aborted\"}", NULL, false),
   [WEFTI_ROUTE_ABORT_REQUESTS] =
       CALL("abort_requests", "{\"status\":\"aborted\",\"aborted\":0}", NULL, false),
+  [WEFTI_ROUTE_RESOLVE] = CALL("resolve_weight_update",
+                               "{\"message\":\"Weight update resolved\"}", NULL, true),
   [WEFTI_ROUTE_INFO] = LOOK("weight_info", NULL, NULL),
   [WEFTI_ROUTE_IS_PAUSED] = LOOK("is_paused", NULL, "Failed to fetch pause status"),
   [WEFTI_ROUTE_WORLD_SIZE] = LOOK("get_world_size", NULL, NULL),

@@ -119,8 +119,10 @@ static uint64_t hash_of(const weft_request *r)
   if (!r->idempotency_key) {
     return 0;
   }
-  const uint8_t head[] = { (uint8_t)r->op, r->strict, r->draft, r->version != NULL,
-                           r->expected_version != NULL };
+  const uint8_t head[] = {
+    (uint8_t)r->op, r->strict,          r->draft,
+    r->commit,      r->version != NULL, r->expected_version != NULL
+  };
   uint64_t h = hash_bytes(0xcbf29ce484222325U, head, sizeof head);
   if (r->json) {
     h = hash_bytes(h, r->json, r->json_len);
@@ -192,6 +194,11 @@ weft_err wefti_call_fill(wefti_any_call *call, const weft_request *r, weft_buf *
     call->pause.action = r->op == WEFT_OP_PAUSE ? WEFT_PAUSE : WEFT_RESUME;
     call->pause.mode = str_of(r->version ? r->version : "abort");
     call->pause.clear_cache = 1;
+    break;
+  case WEFT_OP_RESOLVE:
+    call->h.type = WEFT_MSG_CLIENT_RESOLVE;
+    FILL_CALL(&call->resolve, r);
+    call->resolve.commit = r->commit;
     break;
   case WEFT_OP_GET_VERSION:
     fill_query(call, WEFT_QUERY_INFO);

@@ -19,6 +19,7 @@ typedef union wefti_any_call {
   weft_client_label label;
   weft_client_abort abort;
   weft_client_pause pause;
+  weft_client_resolve resolve;
   weft_client_query query;
   wefti_query_call limited;
 } wefti_any_call;

@@ -61,6 +61,8 @@ static const good_row good[] = {
     WEFT_MSG_CLIENT_CACHE },
   { "abort", ROW(WEFTI_ROUTE_ABORT, "", NULL), "{\"message\":\"Weight update aborted\"}",
     WEFT_MSG_CLIENT_ABORT },
+  { "resolve", ROW(WEFTI_ROUTE_RESOLVE, "", "{\"commit\":true}"),
+    "{\"message\":\"Weight update resolved\"}", WEFT_MSG_CLIENT_RESOLVE },
   { "abort requests", ROW(WEFTI_ROUTE_ABORT_REQUESTS, "", "{\"request_ids\":[\"a\"]}"),
     "{\"status\":\"aborted\",\"aborted\":0}", 0 },
   { "abort all requests", ROW(WEFTI_ROUTE_ABORT_REQUESTS, "", "{}"),
@@ -187,6 +189,9 @@ static const bad_row bad[] = {
   { ROW(WEFTI_ROUTE_CHECKER, "", "{\"action\":\"reset\"}"), 403, NULL,
     "--allow-weight-reset" },
   { ROW(WEFTI_ROUTE_ABORT, "", "{\"reason\":1}"), 400, "body.reason", STRING },
+  { ROW(WEFTI_ROUTE_RESOLVE, "", NULL), 400, "body.commit", "Field required" },
+  { ROW(WEFTI_ROUTE_RESOLVE, "", "{\"commit\":\"yes\"}"), 400, "body.commit",
+    "Input should be a valid boolean" },
   { ROW(WEFTI_ROUTE_ABORT_REQUESTS, "", NULL), 400, NULL, "Invalid JSON format" },
   { ROW(WEFTI_ROUTE_ABORT_REQUESTS, "", "{"), 400, NULL, "Invalid JSON format" },
   { ROW(WEFTI_ROUTE_ABORT_REQUESTS, "", "[]"), 400, NULL,
@@ -407,9 +412,32 @@ static void the_engine_gets_what_the_client_said(void **state)
   const weft_client_abort *a = (const weft_client_abort *)asked_by(
       &w, &(ask){ .route = WEFTI_ROUTE_ABORT, .body = "{\"reason\":\"because\"}" });
   assert_text(a->reason, "because");
+  const weft_client_resolve *resolve = (const weft_client_resolve *)asked_by(
+      &w, &(ask){ .route = WEFTI_ROUTE_RESOLVE, .body = "{\"commit\":true}" });
+  assert_int_equal(resolve->commit, 1);
+  resolve = (const weft_client_resolve *)asked_by(
+      &w, &(ask){ .route = WEFTI_ROUTE_RESOLVE, .body = "{\"commit\":false}" });
+  assert_int_equal(resolve->commit, 0);
   const weft_client_cache *cache =
       (const weft_client_cache *)asked_by(&w, &(ask){ .route = WEFTI_ROUTE_RESET_MM });
   assert_text(cache->which, "mm");
+  world_close(&w);
+}
+
+static void a_mixed_fleet_is_not_hidden(void **state)
+{
+  (void)state;
+  world w;
+  world_open_with(&w, false);
+  static const char who[] = "{\"mixed\":true,\"replicas\":[{\"replica\":0}]}";
+  w.done.body = weft_buf_create(who, strlen(who));
+  w.done.version = WEFT_STR("a \"b\"");
+  const answer *a = world_ask(&w, &(ask){ .route = WEFTI_ROUTE_INFO });
+  assert_int_equal(a->status, 200);
+  assert_string_equal(a->body,
+                      "{\"weight_version\":\"a "
+                      "\\\"b\\\"\",\"mixed\":true,\"replicas\":[{\"replica\":0}]}");
+  weft_buf_unref(w.done.body);
   world_close(&w);
 }
 
@@ -1078,7 +1106,7 @@ static void every_failed_allocation_still_gives_one_answer(void **state)
       const ask q = { .route = (uint32_t)routes[r].id,
                       .body =
                           "{\"init_info\":{},\"update_info\":{},\"new_version\":\"a\","
-                          "\"action\":\"checksum\"}" };
+                          "\"action\":\"checksum\",\"commit\":true}" };
       const weft_http_id id = world_send(&w, &q);
       weft_sim_fail_alloc(w.sim, nth);
       weft_sim_run(w.sim, weft_sim_now_ms(w.sim) + 400000);
@@ -1123,6 +1151,7 @@ int main(void)
     cmocka_unit_test(an_error_object_is_what_the_contract_shows),
     cmocka_unit_test(no_body_gets_a_5xx_or_two_answers),
     cmocka_unit_test(the_engine_gets_what_the_client_said),
+    cmocka_unit_test(a_mixed_fleet_is_not_hidden),
     cmocka_unit_test(a_permitted_reset_reaches_the_engine),
     cmocka_unit_test(the_hash_is_of_route_and_body),
     cmocka_unit_test(callers_of_two_acceptors_differ),

@@ -35,6 +35,7 @@ static const struct {
   { WEFTI_ROUTE_LABEL, "{\"new_version\":\"\xf0\x9f\x98\x80\"}" },
   { WEFTI_ROUTE_CHECKER, "{\"action\":\"compare\",\"baseline\":{\"a\":\"00\"}}" },
   { WEFTI_ROUTE_ABORT, "{\"reason\":\"r\"}" },
+  { WEFTI_ROUTE_RESOLVE, "{\"commit\":true}" },
   { WEFTI_ROUTE_ABORT_REQUESTS, "{\"request_ids\":[]}" },
 };
 enum { WHOLE = sizeof whole / sizeof whole[0] };

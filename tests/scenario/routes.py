@@ -10,7 +10,8 @@ DEV = {"POST /init_weight_transfer_engine", "POST /start_weight_update",
        "POST /update_weight_version", "GET /weight_info", "POST /pause", "POST /resume",
        "GET /is_paused", "GET /get_world_size", "POST /weight_checker",
        "POST /reset_prefix_cache", "GET /weight_status", "POST /abort_weight_update",
-       "GET /weights", "GET /weight_versions"}
+       "GET /weights", "GET /weight_versions",
+       "POST /resolve_weight_update"}
 OPEN = {"GET /health", "GET /ready", "GET /version", "GET /metrics"}
 
 

@@ -593,6 +593,19 @@ static int age_of(const fleet_world *w, uint64_t content)
   return 0;
 }
 
+/* What an earlier life of the coordinator has recorded is shown without its being told of
+ * again. */
+static void note_recorded(fleet_world *w, uint64_t content)
+{
+  const fleet_journal *j = &w->engines[FLEET_COORDINATOR].journal;
+  for (unsigned i = 0; i < j->count && age_of(w, content) == 0; i++) {
+    if (j->records[i].kind == WEFT_JOURNAL_WEIGHTS && j->durable[i] &&
+        j->records[i].digest_hi == content && w->change_count < FLEET_CHANGES_MAX) {
+      w->changes[w->change_count++] = content;
+    }
+  }
+}
+
 static void on_visible(void *arg, const wefti_visible *v)
 {
   fleet_engine *e = arg;
@@ -605,8 +618,11 @@ static void on_visible(void *arg, const wefti_visible *v)
   if (e->index == FLEET_COORDINATOR && w->change_count < FLEET_CHANGES_MAX &&
       v->weights_sequence == v->sequence) {
     w->changes[w->change_count++] = v->digest_hi;
+  } else {
+    note_recorded(w, v->digest_hi);
   }
   if (e->index != FLEET_COORDINATOR && w->change_count > 0 &&
+      w->engines[FLEET_COORDINATOR].alive &&
       e->upstream.boot == w->engines[FLEET_COORDINATOR].boot &&
       v->weights_sequence == v->sequence && age_of(w, v->digest_hi) == 0) {
     fleet_break(w, "replica %u shows what the coordinator has not", e->index);

@@ -177,8 +177,9 @@ typedef enum weft_op {
   WEFT_OP_WEIGHTS,     /* result.body: JSON as of GET /weights */
   WEFT_OP_PAUSE,       /* version: mode "abort", "wait" or "keep"; NULL = "abort" */
   WEFT_OP_RESUME,
-  WEFT_OP_READY,   /* UNAVAIL with the reason when the engine is not ready */
-  WEFT_OP_VERSIONS /* result.body: JSON as of GET /weight_versions; see limit */
+  WEFT_OP_READY,    /* UNAVAIL with the reason when the engine is not ready */
+  WEFT_OP_VERSIONS, /* result.body: JSON as of GET /weight_versions; see limit */
+  WEFT_OP_RESOLVE   /* commit: an operator's word on a member's doubt */
 } weft_op;
 
 typedef struct weft_request {
@@ -197,6 +198,7 @@ typedef struct weft_request {
   bool draft;          /* START: of the draft model's set */
   uint32_t timeout_ms; /* the operation's deadline; 0 = the engine's default */
   uint32_t limit;      /* VERSIONS: so many of the newest, at most 10,000; 0 = 100 */
+  bool commit;         /* RESOLVE: as if the coordinator had committed it */
 } weft_request;
 
 typedef struct weft_result {
