@@ -303,11 +303,10 @@ typedef struct engine {
   engine_upstream up; /* of a member of a fleet */
   engine_fleet fleet; /* of a coordinator */
 
-  bool paused;
+  bool paused, told_unpaused;
   uint64_t paused_at_ms;
   char pause_mode[16];
   uint64_t pause_timer; /* --pause-lease; 0 = none */
-  bool told_unpaused;
 
   engine_metrics metrics;
 
