@@ -1,23 +1,11 @@
 """--draft: a second set of weights for the speculative draft model, in the same snapshots."""
-import contextlib
 import json
 import os
-import pathlib
-import shutil
 import signal
 import subprocess
-import tempfile
 
-from weft_scenario import (BIN, Daemon, check, checksums_of, main, model, same, until, write_safetensors)
-
-
-@contextlib.contextmanager
-def folder():
-    d = pathlib.Path(tempfile.mkdtemp(prefix="wftd", dir="/tmp"))
-    try:
-        yield d
-    finally:
-        shutil.rmtree(d, ignore_errors=True)
+from joined_worker import Worker, waiting_daemon
+from weft_scenario import (BIN, Daemon, check, checksums_of, folder, main, model, same, until, write_safetensors)
 
 
 def files(d, *seeds):
@@ -173,27 +161,65 @@ def test_restore_brings_both_sets_back():
             holds(w, model("a", 2), {})
 
 
-def test_a_set_that_a_rank_has_lost():
-    """A restarted worker that has neither set back: a full main push heals, and the draft set
-    is shown as lost on all ranks until it is pushed again; never mixed."""
+def test_a_restarted_worker_has_both_sets():
     with folder() as d:
         a, b = files(d, "a", "b")
         with Daemon("--draft") as w:
             w.push(a, "one")
             push_draft(w, b)
+            before = w.status()
             dead = w.pids()[1]
             os.kill(dead, signal.SIGKILL)
-            until(lambda: w.status()["workers"][1]["state"] in ("behind", "ready") and w.pids()[1] != dead,
-                  "another process is there", 30)
-            if not w.is_ready():
+            until(lambda: w.pids()[1] not in (0, dead) and w.is_ready(), "another process is ready", 30)
+            s = w.status()
+            same([s[k] for k in ("sequence", "digest", "draft")], [before[k] for k in ("sequence", "digest", "draft")],
+                 "nothing has changed")
+            holds(w, model("a", 2), model("b", 2))
+
+
+def test_a_set_that_a_rank_has_lost():
+    """A joined worker's successor has neither set: a full main push heals, and the draft set
+    ends on all ranks with it, shown as lost until it is pushed again; never mixed."""
+    with folder() as d:
+        a, b = files(d, "a", "b")
+        part = write_safetensors(d / "part.safetensors", {"scale": model("p")["scale"]})
+        url, daemon = waiting_daemon(d, "--draft")
+        with daemon as w:
+            w.read_door()
+            ranks = [Worker(w, url, "--rank", str(r), "--world-size", "2", "--tp", "2", "--draft") for r in range(2)]
+            try:
+                w.ready = w.read_ready()
+                w.wait_ready()
+                w.push(a, "one")
+                push_draft(w, b)
+                holds(w, model("a", 2), model("b", 2))
+                ranks[1].end()
+                ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2", "--tp", "2", "--draft")
+                until(lambda: w.status()["workers"][1]["state"] == "behind", "its successor is behind", 40)
                 refused(w.post("/start_draft_weight_update"), 409, "push all of those first")
+                w.ok("/start_weight_update")
+                w.ok("/update_weights", w.file_source(part))
+                refused(w.post("/finish_weight_update"), 500, "rank 1 has no weights and got 1 of "
+                        f"{len(model('a', 2))} tensors of the main set")
+                until(lambda: w.status()["state"] == "idle", "the session is over", 10)
                 w.push(a, "two")
                 w.wait_ready()
-                same(w.status()["draft"]["lost"], True, "shown as lost")
+                same((w.status()["draft"]["lost"], w.status()["draft"]["tensors"]), (True, 0), "shown as lost")
                 holds(w, model("a", 2), {})
                 push_draft(w, b)
-            same(w.status()["draft"]["lost"], False, "there again")
-            holds(w, model("a", 2), model("b", 2))
+                same(w.status()["draft"]["lost"], False, "there again")
+                holds(w, model("a", 2), model("b", 2))
+                # one that was not told of the draft model
+                ranks[1].end()
+                ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2", "--tp", "2")
+                until(lambda: w.status()["workers"][1]["state"] == "behind", "its successor is behind", 40)
+                w.push(a, "three")
+                r = w.post("/start_draft_weight_update")
+                check(r.status >= 400 and "rank 1" in r.json["error"]["message"]
+                      and "no draft model is configured" in r.json["error"]["message"], f"{r}")
+            finally:
+                for r in ranks:
+                    r.end()
 
 
 def test_a_reset_destroys_both():
