@@ -26,15 +26,16 @@ bool engine_set_is_lost(const engine *e, engine_which which)
 
 /* ---- before the commit */
 
-static void drop(weft_ctx *ctx, engine *e, uint32_t rank, engine_answer *a)
+static void drop(weft_ctx *ctx, engine *e, uint32_t rank, const char *message)
 {
   char culprits[32];
   (void)snprintf(culprits, sizeof culprits, "%s %" PRIu32, engine_unit(e), rank);
-  a->err = WEFT_E_FAILED;
-  a->outcome = WEFT_OUTCOME_NOT_COMMITTED;
-  a->phase = engine_phase_name(PHASE_FINISH);
-  a->culprits = culprits;
-  engine_op_failed(ctx, e, a);
+  engine_answer a = { .err = WEFT_E_FAILED,
+                      .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                      .phase = engine_phase_name(PHASE_FINISH),
+                      .culprits = culprits };
+  (void)snprintf(a.message, sizeof a.message, "%s", message);
+  engine_op_failed(ctx, e, &a);
 }
 
 /* " of the main set", where there are two. */
@@ -55,16 +56,16 @@ bool engine_sets_are_whole(weft_ctx *ctx, engine *e)
     const engine_reply *r = &e->round.replies[i];
     const uint64_t kept = r->tensors - r->set.tensors;
     const uint64_t wanted = e->session.alone ? 0 : m->next_sets[other];
-    engine_answer a = { .err = WEFT_OK };
+    char text[ENGINE_TEXT_MAX];
     if (m->state == MEMBER_BEHIND && r->set.tensors < m->next_sets[which]) {
-      (void)snprintf(a.message, sizeof a.message,
+      (void)snprintf(text, sizeof text,
                      "%s failed: %s %" PRIu32 " has no weights and got %" PRIu64
                      " of %" PRIu64 " tensors%s; weights and version are unchanged, push "
                      "every tensor to bring it back",
                      engine_call_name(CALL_FINISH), engine_unit(e), i, r->set.tensors,
                      m->next_sets[which], of_set(e, which));
     } else if (kept != wanted) {
-      (void)snprintf(a.message, sizeof a.message,
+      (void)snprintf(text, sizeof text,
                      "%s failed: %s %" PRIu32 " has %" PRIu64 " of %" PRIu64
                      " tensors%s left; weights and version are unchanged, try again",
                      engine_call_name(CALL_FINISH), engine_unit(e), i, kept, wanted,
@@ -72,7 +73,7 @@ bool engine_sets_are_whole(weft_ctx *ctx, engine *e)
     } else {
       continue;
     }
-    drop(ctx, e, i, &a);
+    drop(ctx, e, i, text);
     return false;
   }
   return true;

@@ -123,9 +123,23 @@ static void on_publish(weft_ctx *ctx, world *w, world_worker *me, const weft_w_p
   }
   check_all_installed(w, p);
   me->live = me->installed;
+  memcpy(me->sets, me->new_sets, sizeof me->sets);
   me->live_sequence = p->sequence;
   drop_epoch(me, p->epoch);
   ok(ctx, (const weft_w_go *)p);
+}
+
+/* What was staged beside the other set, unless that one ends.  true: there are both.  A
+ * main set alone is known by its own hash. */
+static bool install_sets(world_worker *me)
+{
+  const bool keep = !me->alone && !me->needs_full;
+  me->new_sets[me->draft] = me->staged;
+  me->new_sets[!me->draft] = keep ? me->sets[!me->draft] : 0;
+  const bool both = me->new_sets[0] != 0 && me->new_sets[1] != 0;
+  me->installed =
+      both ? mix(me->new_sets[0], &me->new_sets[1], sizeof me->new_sets[1]) : me->staged;
+  return both;
 }
 
 static void on_session(weft_ctx *ctx, world_worker *me, const weft_msg *msg)
@@ -136,6 +150,8 @@ static void on_session(weft_ctx *ctx, world_worker *me, const weft_msg *msg)
     me->open_epoch = q->epoch;
     me->needs_full = ((const weft_w_start *)msg)->base_sequence != me->live_sequence;
     me->staged = me->needs_full ? 0 : me->live;
+    me->draft = ((const weft_w_start *)msg)->draft != 0;
+    me->alone = ((const weft_w_start *)msg)->alone != 0;
     me->has_staged = true;
     ok(ctx, q);
     break;
@@ -163,15 +179,19 @@ static void on_session(weft_ctx *ctx, world_worker *me, const weft_msg *msg)
       refuse(ctx, q, WEFT_E_STATE, false, "no session");
       return;
     }
-    me->installed = me->staged;
     me->installed_epoch = q->epoch;
+    const bool both = install_sets(me);
     (void)weft_reply(ctx, weft_return_of(&q->h),
                      weft_msg_make(ctx, &(weft_w_finished){ .h.type = WEFT_MSG_W_FINISHED,
                                                             ENV_OF(q),
                                                             .digest_hi = me->installed,
                                                             .digest_lo = me->installed,
-                                                            .tensors = 1,
-                                                            .bytes = 8 }
+                                                            .tensors = both ? 2 : 1,
+                                                            .bytes = both ? 16 : 8,
+                                                            .set_tensors = 1,
+                                                            .set_bytes = 8,
+                                                            .set_digest_hi = me->staged,
+                                                            .set_digest_lo = me->staged }
                                              .h));
     break;
   }
@@ -445,6 +465,9 @@ static weft_err sim_journal_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   if (msg->type == WEFT_MSG_TIMER) {
     journal_answer(ctx, s, s->waiting);
   } else if (msg->type == WEFT_MSG_JOURNAL_APPEND && msg->corr != 0) { /* no history */
+    s->w->record = *(const weft_journal_append *)msg;
+    s->w->record.version = s->w->record.operation = s->w->record.text = (weft_str){ 0 };
+    s->w->record.sources = NULL;
     if (s->w->journal_slow) {
       s->waiting = weft_return_of(msg);
       (void)weft_timer_start(ctx, 700, 0);
@@ -621,6 +644,7 @@ void world_start(world *w, const world_opts *opts)
                                  .require_pause = opts->require_pause,
                                  .pause_lease_ms = opts->pause_lease_ms,
                                  .lease_ms = opts->lease_ms,
+                                 .draft = opts->draft,
                                  .on_visible = on_visible,
                                  .on_visible_arg = w };
   if (err == WEFT_OK) {

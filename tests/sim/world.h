@@ -38,6 +38,10 @@ typedef struct world_worker { /* one rank; what its living incarnation holds */
   uint64_t live, staged, installed; /* stand for the bytes: a hash of what was pushed */
   uint64_t grant_until_ms, needs_full;
   bool has_staged;
+  /* With a draft model: hash of each set, staged, installed and live as above; 0 = none.
+   */
+  uint64_t sets[2], new_sets[2];
+  bool draft, alone;                                   /* the open session's */
   unsigned accepts, goes, finishes, publishes, aborts; /* messages seen in all lives */
   unsigned entered; /* GOs taken since the last reset by a test */
   world_fault fault;
@@ -68,6 +72,7 @@ typedef struct world {
   uint64_t content_of_visible; /* what rank 0 held when it became visible */
   bool shards; /* ranks hold different bytes by right: the digest is of them together */
   bool journal_fails_once, journal_slow;
+  weft_journal_append record; /* the last commit's, its texts and sources unset */
   uint64_t kill_list[8];
   unsigned kill_count;
   bool broken; /* an invariant did not hold */
@@ -86,6 +91,7 @@ typedef struct world_opts {
   uint32_t lease_ms;
   bool require_pause;
   uint32_t pause_lease_ms;
+  bool draft;
 } world_opts;
 
 void world_start(world *w, const world_opts *opts);
