@@ -5,8 +5,9 @@
  *   engine_wait.c     calls that wait for their turn
  *   engine_call.c     one client call from arrival to its one answer
  *   engine_idem.c     Idempotency-Key
- *   engine_update.c   the walk: init, start, update, finish → record → publish → visible;
- * abort engine_round.c    one message to every rank, gathered under a deadline
+ *   engine_update.c   the walk: init, start, update, finish; abort
+ *   engine_commit.c   … decide → record → publish → visible
+ *   engine_round.c    one message to every rank, gathered under a deadline
  *   engine_members.c  who is in, heartbeats, grants, fencing
  *   engine_status.c   status and events as JSON
  *   engine_check.c    questions that only workers can answer
@@ -14,6 +15,7 @@
  *   engine_pause.c    the pause flag
  *   engine_metrics.c  counters
  *   engine_upstream.c a member of a fleet: what its coordinator asks
+ *   engine_said.c     … its answers, and again to repeats
  *   engine_grant.c    … adoption, grants, being cut off
  *   engine_vote.c     … the vote, and how a doubt ends
  *   engine_fleet.c    a coordinator: its replicas, their doubts
@@ -415,11 +417,15 @@ void engine_label_begin(weft_ctx *ctx, engine *e, engine_call *call);
 /* Ends session or init.  by: the call that wanted it, answered when done; NULL = nobody.
  * The operation under way, if any, must have been answered before. */
 void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *reason);
+/* The round of ACCEPT is over and the others have accepted, too. */
+void engine_update_go(weft_ctx *ctx, engine *e);
+
+/* ---- engine_commit.c */
+uint64_t engine_call_left_ms(weft_ctx *ctx, const engine_call *call); /* at least 1 */
+uint64_t engine_commit_reserve_ms(const engine_call *call); /* kept of a finish's time */
 /* Every rank has it: decide, or vote, as soon as no earlier life's grant runs. */
 void engine_installed(weft_ctx *ctx, engine *e);
 void engine_issue(weft_ctx *ctx, engine *e);
-/* The round of ACCEPT is over and the others have accepted, too. */
-void engine_update_go(weft_ctx *ctx, engine *e);
 /* Takes what is installed as the next change under this version.  From FINISHING or
  * PREPARED; nothing aborts any more. */
 void engine_commit_begin(weft_ctx *ctx, engine *e, const char *version, bool declared);

@@ -4,155 +4,11 @@
 #include "engine.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 /* Of a frame's deadline, kept so that our answer, which names the rank, comes first. */
 enum { MARGIN_MS = 500, MARGIN_SHARE = 8 };
-
-#define ENVELOPE(ask)                                                                    \
-  .boot = (ask)->boot, .incarnation = (ask)->incarnation, .epoch = (ask)->epoch,         \
-  .op = (ask)->op
-
-/* ---- answers */
-
-static void refuse_text(weft_ctx *ctx, const engine_ask *ask, weft_err err,
-                        bool correctable, const char *text)
-{
-  const weft_w_refused m = { .h.type = WEFT_MSG_W_REFUSED,
-                             ENVELOPE(ask),
-                             .err = (uint32_t)err,
-                             .correctable = correctable,
-                             .text = { text, (uint32_t)strlen(text) } };
-  (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
-}
-
-void engine_upstream_refuse(weft_ctx *ctx, const engine_ask *ask, weft_err err,
-                            const char *fmt, ...)
-{
-  char text[WEFT_WHY_MAX];
-  va_list ap;
-  va_start(ap, fmt);
-  (void)vsnprintf(text, sizeof text, fmt, ap);
-  va_end(ap);
-  refuse_text(ctx, ask, err, false, text);
-}
-
-void engine_upstream_ok(weft_ctx *ctx, const engine_ask *ask)
-{
-  const weft_w_ok m = { .h.type = WEFT_MSG_W_OK, ENVELOPE(ask) };
-  (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
-}
-
-void engine_upstream_again(weft_ctx *ctx, engine_ask *asked, const engine_ask *ask)
-{
-  if (asked->type != 0 &&
-      (asked->back.to != ask->back.to || asked->back.corr != ask->back.corr)) {
-    engine_upstream_refuse(ctx, asked, WEFT_E_CANCELLED, "asked again, answered there");
-  }
-  *asked = *ask;
-}
-
-static void said_clear(engine_said *said)
-{
-  weft_buf_unref(said->missing_names);
-  *said = (engine_said){ .type = 0 };
-}
-
-static void say(weft_ctx *ctx, const engine_said *s, const engine_ask *ask)
-{
-  if (s->type == WEFT_MSG_W_REFUSED) {
-    refuse_text(ctx, ask, s->err, s->correctable, s->text);
-  } else if (s->type == WEFT_MSG_W_FINISHED) {
-    const weft_w_finished m = { .h.type = WEFT_MSG_W_FINISHED,
-                                ENVELOPE(ask),
-                                .digest_hi = s->digest_hi,
-                                .digest_lo = s->digest_lo,
-                                .tensors = s->tensors,
-                                .bytes = s->bytes,
-                                .received = s->received,
-                                .received_bytes = s->received_bytes,
-                                .missing = s->missing,
-                                .missing_names = s->missing_names,
-                                .elapsed_us = s->elapsed_us };
-    (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
-  } else {
-    const weft_w_ok m = { .h.type = WEFT_MSG_W_OK,
-                          ENVELOPE(ask),
-                          .tensors = s->tensors,
-                          .bytes = s->bytes,
-                          .elapsed_us = s->elapsed_us };
-    (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
-  }
-}
-
-/* What the ranks answered in the round just over, as one answer. */
-static void said_of_round(const engine *e, engine_said *s)
-{
-  const engine_reply *r = &e->round.replies[0];
-  for (uint32_t i = 0; i < e->world; i++) {
-    const uint64_t us = e->round.replies[i].elapsed_us;
-    s->elapsed_us = us > s->elapsed_us ? us : s->elapsed_us;
-  }
-  s->tensors = r->tensors;
-  s->bytes = r->bytes;
-  if (s->type == WEFT_MSG_W_FINISHED) {
-    engine_set_digest(e, true, &s->digest_hi, &s->digest_lo);
-    s->received = r->received;
-    s->received_bytes = r->received_bytes;
-    s->missing = r->missing;
-    s->missing_names = weft_buf_ref(r->json);
-  }
-}
-
-/* The one answer to up->asked, kept for repeats. */
-static void answer_session(weft_ctx *ctx, engine *e, const engine_answer *a)
-{
-  engine_upstream *up = &e->up;
-  const engine_ask ask = up->asked;
-  up->held = false;
-  if (ask.type == 0) {
-    return; /* between ACCEPT and GO nobody waits */
-  }
-  up->asked.type = 0;
-  said_clear(&up->said);
-  engine_said *s = &up->said;
-  s->epoch = ask.epoch;
-  s->op = ask.op;
-  if (a->err != WEFT_OK) {
-    s->type = WEFT_MSG_W_REFUSED;
-    s->err = a->err;
-    s->correctable = a->correctable;
-    (void)snprintf(s->text, sizeof s->text, "%s", a->message);
-  } else {
-    s->type = ask.type == WEFT_MSG_W_FINISH ? WEFT_MSG_W_FINISHED : WEFT_MSG_W_OK;
-    if (ask.type != WEFT_MSG_W_START) {
-      said_of_round(e, s);
-    }
-  }
-  say(ctx, s, &ask);
-}
-
-void engine_upstream_answer(weft_ctx *ctx, engine *e, engine_call *call,
-                            const engine_answer *a)
-{
-  if (call->kind <= CALL_FINISH) {
-    answer_session(ctx, e, a);
-    if (call->kind == CALL_INIT && e->session.state == WEFTI_IDLE) {
-      e->up.epoch = 0; /* an init is over with its answer */
-    }
-  } else if (a->err != WEFT_OK) {
-    refuse_text(ctx, &call->ask, a->err, false, a->message);
-  } else if (call->kind == CALL_CHECK) {
-    const weft_w_answer m = { .h.type = WEFT_MSG_W_ANSWER,
-                              ENVELOPE(&call->ask),
-                              .json = a->body };
-    (void)weft_reply(ctx, call->ask.back, weft_msg_make(ctx, &m.h));
-  } else {
-    engine_upstream_ok(ctx, &call->ask);
-  }
-}
 
 /* ---- from frame to call */
 
@@ -233,7 +89,7 @@ static void wrong_phase(weft_ctx *ctx, engine *e, const engine_ask *ask)
 
 void engine_upstream_accepted(weft_ctx *ctx, engine *e)
 {
-  answer_session(ctx, e, &(engine_answer){ .err = WEFT_OK });
+  engine_said_session(ctx, e, &(engine_answer){ .err = WEFT_OK });
   e->up.held = true;
 }
 
@@ -257,7 +113,7 @@ static void on_session(weft_ctx *ctx, engine *e, const engine_ask *ask,
 {
   engine_upstream *up = &e->up;
   if (up->said.type != 0 && up->said.op == ask->op && up->said.epoch == ask->epoch) {
-    say(ctx, &up->said, ask);
+    engine_say(ctx, &up->said, ask);
   } else if (up->asked.type == ask->type && up->asked.op == ask->op &&
              up->asked.epoch == ask->epoch) {
     engine_upstream_again(ctx, &up->asked, ask);
@@ -271,7 +127,7 @@ static void on_session(weft_ctx *ctx, engine *e, const engine_ask *ask,
     wrong_phase(ctx, e, ask);
   } else if (ask->type == WEFT_MSG_W_FINISH && e->session.state == WEFTI_PREPARED &&
              up->epoch == ask->epoch && up->said.type == WEFT_MSG_W_FINISHED) {
-    say(ctx, &up->said, ask); /* asked anew by one that missed the answer */
+    engine_say(ctx, &up->said, ask); /* asked anew by one that missed the answer */
   } else if (ask->type == WEFT_MSG_W_GO) {
     up->session_op = ask->op;
     on_go(ctx, e, ask, (const weft_w_go *)msg);
@@ -567,5 +423,5 @@ void engine_upstream_frame(weft_ctx *ctx, engine *e, const weft_msg *msg)
 
 void engine_upstream_fini(engine *e)
 {
-  said_clear(&e->up.said);
+  engine_said_clear(&e->up.said);
 }

@@ -85,14 +85,6 @@ void engine_upstream_dispatch(weft_ctx *ctx, struct engine *e,
                               struct engine_call *call); /* takes call */
 /* Every rank has accepted: the coordinator hears of it and says when to go. */
 void engine_upstream_accepted(weft_ctx *ctx, struct engine *e);
-/* The answer to call goes to the coordinator. */
-void engine_upstream_answer(weft_ctx *ctx, struct engine *e, struct engine_call *call,
-                            const struct engine_answer *a);
-void engine_upstream_refuse(weft_ctx *ctx, const engine_ask *ask, weft_err err,
-                            const char *fmt, ...) WEFT_PRINTF(4, 5);
-void engine_upstream_ok(weft_ctx *ctx, const engine_ask *ask);
-/* A repeat of *asked came: it is answered there instead. */
-void engine_upstream_again(weft_ctx *ctx, engine_ask *asked, const engine_ask *ask);
 /* A session of the coordinator that has no vote ends, whatever runs in it. */
 void engine_upstream_drop(weft_ctx *ctx, struct engine *e, const char *why);
 /* Abort is over. */
@@ -101,6 +93,20 @@ void engine_upstream_aborted(weft_ctx *ctx, struct engine *e);
 void engine_upstream_published(weft_ctx *ctx, struct engine *e);
 void engine_upstream_show(weft_ctx *ctx, struct engine *e);
 void engine_upstream_fini(struct engine *e);
+
+/* ---- engine_said.c */
+/* The answer to call goes to the coordinator. */
+void engine_upstream_answer(weft_ctx *ctx, struct engine *e, struct engine_call *call,
+                            const struct engine_answer *a);
+void engine_upstream_refuse(weft_ctx *ctx, const engine_ask *ask, weft_err err,
+                            const char *fmt, ...) WEFT_PRINTF(4, 5);
+void engine_upstream_ok(weft_ctx *ctx, const engine_ask *ask);
+/* A repeat of *asked came: it is answered there instead. */
+void engine_upstream_again(weft_ctx *ctx, engine_ask *asked, const engine_ask *ask);
+/* To the frame of a session that waits; nothing when none does. */
+void engine_said_session(weft_ctx *ctx, struct engine *e, const struct engine_answer *a);
+void engine_say(weft_ctx *ctx, const engine_said *said, const engine_ask *ask);
+void engine_said_clear(engine_said *said);
 
 /* ---- engine_grant.c */
 void engine_upstream_adopt(weft_ctx *ctx, struct engine *e, const weft_w_adopt *m);

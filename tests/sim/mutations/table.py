@@ -39,8 +39,9 @@ MUTATIONS = [
         ("actors/worker.c", "  wefti_store_hold(w->args.device->store, behind);",
          "  (void)behind;\n  wefti_store_hold(w->args.device->store, false);")]),
     ("joins-not-held", "who joins during a commit is let in and given the visible sequence", [
-        (ENGINE + "members.c", "  return e->change.pending && !e->change.label;",
-         "  (void)e;\n  return false;")]),
+        (ENGINE + "members.c", "  return (e->change.pending && !e->change.label) || "
+         "e->session.state == WEFTI_PREPARED;",
+         "  return e->session.state == WEFTI_PREPARED;")]),
     ("closed-pipe-is-fenced", "a lost link counts as a process that has exited", [
         ("actors/supervisor.c", "    member_down(ctx, self, rank, false, why);",
          "    member_down(ctx, self, rank, true, why);")]),
@@ -56,13 +57,14 @@ MUTATIONS = [
          "    wait_for_abort(ctx, w, ask);\n    worker_drop(ctx, w, ask->epoch);",
          "    worker_ok(ctx, ask);\n    worker_drop(ctx, w, ask->epoch);")]),
     ("label-counts-early", "the number of a label is taken before its record is written", [
-        (ENGINE + "update.c", "  next->sequence = e->visible.sequence + 1;\n"
+        (ENGINE + "commit.c", "  next->sequence = e->visible.sequence + 1;\n"
          "  next->at_ms = weft_wall_ms(ctx);\n  next->declared = true;",
          "  next->sequence = ++e->visible.sequence;\n"
          "  next->at_ms = weft_wall_ms(ctx);\n  next->declared = true;")]),
     ("label-does-not-wait", "a label does not wait for the change under way", [
         (ENGINE + "core.c",
-         "  if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_COMMITTING) {",
+         "  if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_PREPARED ||\n"
+         "      s == WEFTI_COMMITTING) {",
          "  if (s == WEFTI_COMMITTING && e->waiting_count > 8) {")]),
     ("go-before-all-accepted", "GO is sent when all but one have accepted", [
         (ENGINE + "round.c",
@@ -76,10 +78,10 @@ MUTATIONS = [
         (ENGINE + "core.c", "  if (e->call != NULL && engine_call_wanted(e->call)) {",
          "  if (e->call != NULL && e->call->caller == 0) {")]),
     ("record-not-awaited", "PUBLISH is sent without waiting for the record", [
-        (ENGINE + "update.c", "  if (e->args.journal == 0) {\n    engine_record_done",
+        (ENGINE + "commit.c", "  if (e->args.journal == 0) {\n    engine_record_done",
          "  if (e->args.journal != 1) {\n    engine_record_done")]),
     ("fsync-failure-ignored", "a failed fsync counts as a durable record", [
-        (ENGINE + "update.c", "  e->change.corr = 0;\n  if (err != WEFT_OK) {",
+        (ENGINE + "commit.c", "  e->change.corr = 0;\n  if (err != WEFT_OK) {",
          "  e->change.corr = 0;\n  if (err != WEFT_OK && text == NULL) {")]),
     ("not-ended-at-adoption", "what was open before a fence stays open after it", [
         ("actors/worker.c", "  end_before_adoption(ctx, w, ask->epoch);",
