@@ -226,6 +226,41 @@ static void a_worker_that_does_not_confirm_publish_is_fenced_first(void **state)
   }
 }
 
+static void not_ready(const char *why)
+{
+  const world_answer *a = world_query(&w, 2, WEFT_QUERY_READY);
+  expect(a, WEFT_E_UNAVAIL);
+  if (strstr(a->message, why) == NULL) {
+    fail_msg("not ready: %s", a->message);
+  }
+}
+
+static void a_rank_that_maps_its_weights_again_is_ready_when_it_has_them(void **state)
+{
+  (void)state;
+  for (unsigned fails = 0; fails < 2; fails++) {
+    start(NULL);
+    push("{\"v\":1}", "one");
+    w.workers[1].maps_ms = 1000;
+    w.workers[1].maps_fails = fails != 0;
+    weft_sim_kill(w.sim, w.workers[1].actor);
+    world_run(&w, 400);
+    not_ready("rank 1 is behind: it maps its weights again");
+    expect_version("one", 1);
+    world_run(&w, 900);
+    if (fails) {
+      not_ready("rank 1 is behind: it has no weights; a full update brings it back");
+    } else {
+      expect(world_query(&w, 2, WEFT_QUERY_READY), WEFT_OK);
+    }
+    assert_int_equal(w.workers[1].publishes, 1); /* of its last life */
+    push("{\"v\":2}", "two");
+    expect(world_query(&w, 2, WEFT_QUERY_READY), WEFT_OK);
+    expect_version("two", 2);
+    stop();
+  }
+}
+
 static void a_joined_worker_is_fenced_by_its_grant(void **state)
 {
   (void)state;
@@ -781,6 +816,7 @@ int main(void)
     cmocka_unit_test(a_failure_in_any_phase_changes_nothing_and_the_next_push_works),
     cmocka_unit_test(answers_come_inside_the_deadline_and_name_the_late),
     cmocka_unit_test(a_worker_that_does_not_confirm_publish_is_fenced_first),
+    cmocka_unit_test(a_rank_that_maps_its_weights_again_is_ready_when_it_has_them),
     cmocka_unit_test(a_joined_worker_is_fenced_by_its_grant),
     cmocka_unit_test(strict_coverage_refusal_leaves_the_session_open),
     cmocka_unit_test(replicas_that_disagree_cannot_become_visible),

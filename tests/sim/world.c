@@ -71,18 +71,36 @@ static void ok(weft_ctx *ctx, const weft_w_go *q)
                .h));
 }
 
-static void state(weft_ctx *ctx, const world_worker *me, const weft_w_go *q)
+static void begin_to_map(weft_ctx *ctx, world_worker *me, const weft_w_adopt *m)
 {
+  me->maps_until_ms = 0;
+  if (me->maps_ms > 0 && m->sequence != 0 && me->live_sequence == 0) {
+    me->maps_until_ms = weft_now_ms(ctx) + me->maps_ms;
+    me->maps_sequence = m->sequence;
+    me->maps_digest = m->digest_hi;
+  }
+}
+
+static void state(weft_ctx *ctx, world_worker *me, const weft_w_go *q)
+{
+  if (me->maps_until_ms != 0 && weft_now_ms(ctx) >= me->maps_until_ms) {
+    me->maps_until_ms = 0;
+    me->live_sequence = me->maps_fails ? 0 : me->maps_sequence;
+    me->live = me->maps_fails ? 0 : me->maps_digest;
+  }
   (void)weft_reply(
       ctx, weft_return_of(&q->h),
-      weft_msg_make(ctx, &(weft_w_state){ .h.type = WEFT_MSG_W_STATE,
-                                          ENV_OF(q),
-                                          .weights_sequence = me->live_sequence,
-                                          .digest_hi = me->live,
-                                          .digest_lo = me->live,
-                                          .stamp_ns = weft_boottime_ns(ctx),
-                                          .pid = 1 }
-                              .h));
+      weft_msg_make(ctx,
+                    &(weft_w_state){ .h.type = WEFT_MSG_W_STATE,
+                                     ENV_OF(q),
+                                     .phase = me->maps_until_ms != 0 ? WEFT_WORKER_MAPPING
+                                                                     : WEFT_WORKER_IDLE,
+                                     .weights_sequence = me->live_sequence,
+                                     .digest_hi = me->live,
+                                     .digest_lo = me->live,
+                                     .stamp_ns = weft_boottime_ns(ctx),
+                                     .pid = 1 }
+                         .h));
 }
 
 static void drop_epoch(world_worker *me, uint64_t epoch)
@@ -257,6 +275,7 @@ static void serve(weft_ctx *ctx, sim_worker *s, const weft_msg *msg)
   }
   if (msg->type == WEFT_MSG_W_ADOPT) {
     me->boot = q->boot;
+    begin_to_map(ctx, me, (const weft_w_adopt *)msg);
     state(ctx, me, q);
     return;
   }
@@ -331,7 +350,9 @@ static weft_err sim_worker_init(weft_ctx *ctx, void *self, const void *args)
                         .finishes = was.finishes,
                         .publishes = was.publishes,
                         .aborts = was.aborts,
-                        .entered = was.entered };
+                        .entered = was.entered,
+                        .maps_ms = was.maps_ms,
+                        .maps_fails = was.maps_fails };
   return WEFT_OK;
 }
 

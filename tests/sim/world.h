@@ -37,6 +37,9 @@ typedef struct world_worker { /* one rank; what its living incarnation holds */
   uint64_t live_sequence;
   uint64_t live, staged, installed; /* stand for the bytes: a hash of what was pushed */
   uint64_t grant_until_ms, needs_full;
+  uint32_t maps_ms; /* a new life has what was visible after so long; 0 = never */
+  bool maps_fails;  /* ... and then has not */
+  uint64_t maps_until_ms, maps_sequence, maps_digest; /* 0 = does not map */
   bool has_staged;
   /* With a draft model: hash of each set, staged, installed and live as above; 0 = none.
    */
