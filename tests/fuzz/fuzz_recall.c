@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   wefti_export_msg msg = { .magic = WEFTI_EXPORT_MAGIC,
                            .version = WEFTI_EXPORT_VERSION,
                            .kind = WEFTI_EXPORT_OFFER,
-                           .slab_count = (data[0] & ~BORROWED) % 3,
+                           .slab_count = (uint32_t)(data[0] % BORROWED) % 3,
                            .tensors = data[1],
                            .flags = (data[0] & BORROWED) != 0 ? WEFTI_EXPORT_BORROWED
                                                               : WEFTI_EXPORT_ALONE,
