@@ -13,10 +13,12 @@
 #include <unistd.h>
 
 enum {
-  SLICE = 256,       /* messages between two looks at the clock */
-  BUSY_NS = 200000,  /* actors run so long before I/O gets its turn */
-  POLL_NS = 50000,   /* while messages flow in, look at I/O so often */
-  SPINS_A_CLOCK = 32 /* looks at the inbox between two looks at the clock */
+  SLICE = 256,        /* messages between two looks at the clock */
+  BUSY_NS = 200000,   /* actors run so long before I/O gets its turn */
+  POLL_NS = 50000,    /* while messages flow in, look at I/O so often */
+  SPINS_A_CLOCK = 32, /* looks at the inbox between two looks at the clock */
+  STOPPED_MS = 250,   /* so late no loop is on a machine that works: we were stopped */
+  GRACE_MS = 100      /* then: for I/O threads, that were stopped too, to bring input */
 };
 #define NS_PER_MS 1000000u
 
@@ -26,7 +28,8 @@ struct weft_loop {
   const wefti_end_signal *end;
   uint64_t spin_ns;
   uint64_t last_poll_ns;
-  uint64_t armed_ms; /* due time that the timer is set to; 0 = stopped */
+  uint64_t armed_ms;  /* due time that the timer is set to; 0 = stopped */
+  uint64_t looked_ms; /* by when the clock should have been looked at again */
   int wake_fd;
   ev_io wake;
   ev_timer timer;
@@ -185,6 +188,18 @@ static void poll_io(weft_loop *loop, uint64_t now_ns)
   loop->last_poll_ns = now_ns;
 }
 
+/* Timers fire, but not at once in a process that was stopped (SIGSTOP, a suspended
+ * machine): what had arrived by then is heard before anybody is called late. */
+static void advance(weft_loop *loop, uint64_t now_ms)
+{
+  wefti_sched *s = loop->sched;
+  if (now_ms > loop->looked_ms && now_ms - loop->looked_ms > STOPPED_MS) {
+    s->hold_until_ms = now_ms + GRACE_MS;
+  }
+  loop->looked_ms = now_ms;
+  wefti_advance(s, now_ms);
+}
+
 /* Lets actors run for a while.  true = they are not done. */
 static bool run_actors(weft_loop *loop, uint64_t *now_ns)
 {
@@ -195,7 +210,7 @@ static bool run_actors(weft_loop *loop, uint64_t *now_ns)
     wefti_take_inbox(s);
     more = wefti_run(s, SLICE);
     *now_ns = wefti_monotonic_ns();
-    wefti_advance(s, *now_ns / NS_PER_MS);
+    advance(loop, *now_ns / NS_PER_MS);
     more = more || s->run_head != NULL || wefti_inbox_waiting(&s->inbox);
   } while (more && *now_ns < until);
   return more;
@@ -223,12 +238,15 @@ static bool spin(weft_loop *loop, uint64_t now_ns)
 
 static void arm_timer(weft_loop *loop, uint64_t now_ns)
 {
-  uint64_t due = wefti_wheel_next(&loop->sched->wheel);
+  const wefti_sched *s = loop->sched;
+  uint64_t due = wefti_wheel_next(&s->wheel);
   const uint64_t hard =
       atomic_load_explicit(&loop->end->hard_end_ms, memory_order_acquire);
   if (hard != 0 && hard < due) {
     due = hard;
   }
+  due = due < s->hold_until_ms ? s->hold_until_ms : due;
+  loop->looked_ms = due;
   if (due == loop->armed_ms) {
     return;
   }
@@ -273,6 +291,7 @@ void wefti_loop_run(weft_loop *loop)
 {
   wefti_sched *s = loop->sched;
   uint64_t now_ns = wefti_monotonic_ns();
+  loop->looked_ms = now_ns / NS_PER_MS;
   atomic_store_explicit(&loop->thread, (unsigned long)pthread_self(),
                         memory_order_relaxed);
   while (!is_over(loop, now_ns)) {
@@ -283,7 +302,7 @@ void wefti_loop_run(weft_loop *loop)
     } else if (wait_io(loop, now_ns)) {
       now_ns = wefti_monotonic_ns();
     }
-    wefti_advance(s, now_ns / NS_PER_MS);
+    advance(loop, now_ns / NS_PER_MS);
   }
   wefti_sched_close(s);
   wefti_loop_set_state(loop, WEFTI_LOOP_ENDED);

@@ -175,6 +175,9 @@ bool wefti_run(wefti_sched *s, unsigned budget)
 void wefti_advance(wefti_sched *s, uint64_t now_ms)
 {
   wefti_wheel_advance(&s->wheel, now_ms);
+  if (wefti_now_ms(s) < s->hold_until_ms) {
+    return;
+  }
   wefti_wnode *node;
   while ((node = wefti_wheel_pop(&s->wheel)) != NULL) {
     node->fire(node);

@@ -175,6 +175,7 @@ struct wefti_sched {
   weft_loop *loop;  /* likewise */
   const weft_catalogue *catalogue;
   wefti_wheel wheel;
+  uint64_t hold_until_ms; /* no timer fires before: input comes first */
   wefti_entry
       *far_asked[WEFTI_FAR_BUCKETS]; /* questions put to actors of other threads */
   wefti_entry *reserve_free;

@@ -12,9 +12,8 @@ enum {
   OPEN_MAX = 4096,      /* questions under way */
   IDLE_MAX = 32,        /* contexts kept for the next questions */
   LOOK_MS = 1000,       /* a wake-up lost for want of memory costs this much */
-  TIMER_NEAR_MS = 20,
-  TAG_LOOK = 1,   /* timers: look at the queue; */
-  TAG_CONNECT = 2 /* give up connecting */
+  TAG_LOOK = 1,         /* timers: look at the queue; */
+  TAG_CONNECT = 2       /* give up connecting */
 };
 
 typedef struct link_actor link_actor;
@@ -36,6 +35,7 @@ typedef struct question {
   nng_ctx ctx;
   bool has_ctx;
   bool sent; /* the peer may have it */
+  bool late; /* given up at its deadline */
   nng_aio *aio;
   weft_return asker;
   uint64_t due_ms;
@@ -195,12 +195,10 @@ static question *question_get(link_actor *l)
 }
 
 /* Of a question that is in no list any more. */
-static void question_put(link_actor *l, question *q, uint64_t now)
+static void question_put(link_actor *l, question *q)
 {
   l->open_count--;
-  /* Near its deadline nng's timer may be about to end it, and would end the next one. */
-  const bool timer_near = q->due_ms != 0 && now + TIMER_NEAR_MS >= q->due_ms;
-  if (l->idle_count >= IDLE_MAX || timer_near || q->aio == NULL) {
+  if (l->idle_count >= IDLE_MAX || q->aio == NULL) {
     question_free(q);
     return;
   }
@@ -230,11 +228,11 @@ static weft_err put_question(weft_ctx *ctx, link_actor *l, const weft_msg *msg)
   }
   q->asker = asker;
   q->sent = false;
+  q->late = false;
   q->asked = msg->type;
   q->due_ms = msg->due_ms;
-  const uint64_t left = msg->due_ms == 0 ? 0 : msg->due_ms - now;
-  nng_aio_set_timeout(q->aio, msg->due_ms == 0 || left > INT32_MAX ? NNG_DURATION_INFINITE
-                                                                   : (nng_duration)left);
+  /* The asker's own timer tells it that time is over; see give_up_late. */
+  nng_aio_set_timeout(q->aio, NNG_DURATION_INFINITE);
   nng_aio_set_msg(q->aio, frame);
   nng_ctx_send(q->ctx, q->aio);
   return WEFT_OK;
@@ -270,7 +268,7 @@ static weft_err hand_over(weft_ctx *ctx, link_actor *l, const question *q)
 
 static weft_err reason_of(const question *q)
 {
-  const weft_err err = wefti_nng_err(q->rv);
+  const weft_err err = q->late ? WEFT_E_TIMEOUT : wefti_nng_err(q->rv);
   if (q->sent && err == WEFT_E_NOMEM) {
     return WEFT_E_LOST;
   }
@@ -295,9 +293,34 @@ static weft_err drain(weft_ctx *ctx, link_actor *l)
     nng_msg_free(q->answer);
     q->answer = NULL;
     list_remove(q);
-    question_put(l, q, weft_now_ms(ctx));
+    question_put(l, q);
   }
   return worst;
+}
+
+/* Questions whose deadline is over are no longer waited for.  Here and not by nng's
+ * timers: in a process that was stopped those fire before the answers that lie ready are
+ * read. */
+static weft_err give_up_late(weft_ctx *ctx, link_actor *l)
+{
+  const uint64_t now = weft_now_ms(ctx);
+  for (question *q = l->open; q != NULL; q = q->next) {
+    if (q->due_ms != 0 && q->due_ms <= now && q->aio != NULL) {
+      q->late = true;
+      question_quiet(q); /* its callback has queued it, but see below */
+    }
+  }
+  const weft_err err = drain(ctx, l);
+  question *next;
+  for (question *q = l->open; q != NULL; q = next) {
+    next = q->next;
+    if (q->aio == NULL) { /* between sending and receiving: no callback */
+      list_remove(q);
+      (void)wefti_fail(ctx, q->asker, q->asked, WEFT_E_TIMEOUT);
+      question_put(l, q);
+    }
+  }
+  return err;
 }
 
 /* From here on nothing of this link reaches the peer.  Contexts go before the socket: nng
@@ -328,7 +351,7 @@ static weft_err end(weft_ctx *ctx, link_actor *l)
   while (l->open != NULL) { /* stopped between sending and receiving */
     question *q = list_pop(&l->open);
     (void)wefti_fail(ctx, q->asker, q->asked, WEFT_E_DOWN);
-    question_put(l, q, weft_now_ms(ctx));
+    question_put(l, q);
   }
   return WEFT_E_DOWN;
 }
@@ -404,7 +427,8 @@ static weft_err on_timer(weft_ctx *ctx, link_actor *l, const weft_timer_msg *msg
   if (msg->tag == TAG_CONNECT) {
     return atomic_load(&l->news->had_pipe) ? WEFT_OK : end(ctx, l);
   }
-  return weft_timer_start(ctx, LOOK_MS, TAG_LOOK) == 0 ? WEFT_E_NOMEM : WEFT_OK;
+  const weft_err err = give_up_late(ctx, l);
+  return weft_timer_start(ctx, LOOK_MS, TAG_LOOK) == 0 ? WEFT_E_NOMEM : err;
 }
 
 /* The connection is gone, and msg came too late. */

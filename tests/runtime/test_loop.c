@@ -188,6 +188,51 @@ static void callbacks_see_the_time_after_a_sleep(void **state)
   assert_int_equal(w->calls, 1);
 }
 
+static void is_late(void *arg)
+{
+  world *w = arg;
+  assert_int_equal(w->calls, 1); /* what was written has been read */
+  weft_runtime_stop(w->rt, 10000);
+}
+
+static void hear_it(void *arg, int fd, unsigned events)
+{
+  world *w = arg;
+  char c;
+  (void)events;
+  assert_int_equal(read(fd, &c, 1), 1);
+  w->calls++;
+}
+
+static void *say_when_awake(void *arg)
+{
+  const struct timespec nap = { .tv_nsec = 20000000 }; /* an I/O thread, just woken too */
+  world *w = arg;
+  (void)nanosleep(&nap, NULL);
+  return write(w->fds[1], "x", 1) == 1 ? arg : NULL;
+}
+
+/* To the loop it is the same as SIGSTOP and SIGCONT. */
+static void be_stopped(void *arg)
+{
+  const struct timespec nap = { .tv_nsec = 600000000 };
+  world *w = arg;
+  pthread_t t;
+  weft_alarm_start(w->alarm, 100);
+  (void)nanosleep(&nap, NULL);
+  assert_int_equal(pthread_create(&t, NULL, say_when_awake, w), 0);
+  assert_int_equal(pthread_detach(t), 0);
+}
+
+static void a_stopped_loop_hears_before_it_calls_anybody_late(void **state)
+{
+  world *w = *state;
+  assert_ok(weft_io_create(w->loop, w->fds[0], WEFT_IO_READ, hear_it, w, &w->io));
+  assert_ok(weft_alarm_create(w->loop, is_late, w, &w->alarm));
+  assert_ok(weft_loop_call(w->loop, be_stopped, w));
+  weft_runtime_run(w->rt);
+}
+
 static void raise_it(void *arg)
 {
   (void)arg;
@@ -295,6 +340,7 @@ int main(void)
     T(io_refuses_no_descriptor),
     T(alarm_is_rearmed_and_never_early),
     T(callbacks_see_the_time_after_a_sleep),
+    T(a_stopped_loop_hears_before_it_calls_anybody_late),
     T(signal_arrives_on_the_loop),
     T(io_and_alarms_run_while_actors_play_for_ever),
     cmocka_unit_test(io_and_alarms_run_while_loops_play_for_ever),
