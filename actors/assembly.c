@@ -13,13 +13,7 @@
 
 /* An engine in this process: what is made in which order, and the orderly end. */
 
-enum {
-  EVENTS_KEPT = 4096,
-  END_TICK_MS = 10,
-  DRAIN_MS = 1000,    /* for answers under way */
-  CHILDREN_MS = 2000, /* for children to end by themselves, after that */
-  ACTORS_MS = 1500    /* for the actors */
-};
+enum { EVENTS_KEPT = 4096 };
 
 /* ---- what the parts tell each other; all on loop 0 */
 
@@ -459,76 +453,4 @@ weft_err weft_engine_create(const weft_engine_opts *opts, weft_engine **out,
   }
   *out = e;
   return WEFT_OK;
-}
-
-/* ---- the end */
-
-static void end_tick(void *arg)
-{
-  weft_engine *e = arg;
-  const uint64_t passed =
-      weft_loop_now_ms(weft_runtime_loop(e->rt, 0)) - e->ending_since_ms;
-  if (!e->told_children) {
-    if (e->front && wefti_front_connections(e->front) > 0 && passed < DRAIN_MS) {
-      weft_alarm_start(e->ending, END_TICK_MS);
-      return;
-    }
-    wefti_members_end(e->members);
-    (void)wefti_post_stop(e->rt, e->core); /* first: what follows is no news to it */
-    (void)wefti_post_stop(e->rt, e->supervisor);
-    e->told_children = true;
-  }
-  if (wefti_members_alive(e->members) > 0 && passed < DRAIN_MS + CHILDREN_MS) {
-    weft_alarm_start(e->ending, END_TICK_MS);
-    return;
-  }
-  weft_runtime_stop(e->rt, ACTORS_MS);
-}
-
-static void begin_end(void *arg)
-{
-  weft_engine *e = arg;
-  weft_loop *loop = weft_runtime_loop(e->rt, 0);
-  e->ending_since_ms = weft_loop_now_ms(loop);
-  if (e->front) {
-    wefti_front_drain(e->front);
-  }
-  if (weft_alarm_create(loop, end_tick, e, &e->ending) != WEFT_OK) {
-    weft_runtime_stop(e->rt, ACTORS_MS);
-    return;
-  }
-  weft_alarm_start(e->ending, 0);
-}
-
-static void stop_loops(weft_engine *e)
-{
-  if (!e->started) {
-    return;
-  }
-  if (e->remote || weft_loop_call(weft_runtime_loop(e->rt, 0), begin_end, e) != WEFT_OK) {
-    weft_runtime_stop(e->rt, ACTORS_MS);
-  }
-  weft_runtime_join(e->rt);
-}
-
-void weft_engine_destroy(weft_engine *engine)
-{
-  if (!engine) {
-    return;
-  }
-  wefti_fleet_leave(engine->fleet);
-  stop_loops(engine);
-  wefti_fleet_destroy(engine->fleet);
-  wefti_watch_stop(engine->watch);
-  wefti_front_destroy(engine->front);
-  weft_jsonrep_destroy(engine->snapshot);
-  weft_pub_destroy(engine->pub);
-  weft_alarm_destroy(engine->ending);
-  wefti_members_destroy(engine->members);
-  weft_runtime_destroy(engine->rt);
-  wefti_calls_destroy(engine->calls); /* its actor may have ended only now */
-  wefti_manifest_drop(engine);
-  weft_rundir_close(engine->rundir);
-  weft_journal_close(engine->state);
-  free(engine);
 }

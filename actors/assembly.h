@@ -119,6 +119,7 @@ void wefti_members_started(wefti_members *members); /* the loops run */
 /* Loop 0: from now on no child is started and to kill one is to ask it to end. */
 void wefti_members_end(wefti_members *members);
 uint32_t wefti_members_alive(wefti_members *members); /* loop 0: children still there */
+void wefti_members_kill(wefti_members *members);      /* loop 0: SIGKILL to them */
 /* Loop 0, before readers are sent to weights_sequence and after: each worker's can be
  * pinned then; the one before can be pinned until then, although workers publish one by
  * one. */
@@ -162,6 +163,8 @@ struct weft_engine {
   weft_jsonrep *snapshot;
   weft_rundir *rundir;
   weft_journal *state; /* NULL: no state directory */
+  unsigned journal_loop;
+  _Atomic uint64_t recording; /* see journal.h */
   wefti_front *front;
   wefti_members *members;
   wefti_fleet *fleet; /* NULL: in none */

@@ -307,6 +307,15 @@ uint32_t wefti_members_alive(wefti_members *m)
   return m->alive;
 }
 
+void wefti_members_kill(wefti_members *m)
+{
+  for (wefti_child *child = m->children; child; child = child->next) {
+    if (!child->gone) {
+      weft_process_signal(child->process, SIGKILL);
+    }
+  }
+}
+
 static weft_err copy_opts(wefti_members *m, const wefti_members_opts *opts)
 {
   const struct {

@@ -54,7 +54,8 @@ weft_err wefti_state_spawn(weft_engine *e, unsigned loops)
     return weft_runtime_spawn(e->rt, 0, &wefti_journal_null_class, NULL, NULL,
                               &e->journal);
   }
-  const wefti_journal_args args = { .journal = e->state };
+  const wefti_journal_args args = { .journal = e->state, .recording = &e->recording };
+  e->journal_loop = loops - 1;
   return weft_runtime_spawn(e->rt, loops - 1, &wefti_journal_class, &args, NULL,
                             &e->journal);
 }

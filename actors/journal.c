@@ -4,10 +4,12 @@
 #include "weft/messages.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <string.h>
 
 typedef struct journal {
   weft_journal *file;
+  _Atomic uint64_t *recording; /* may be NULL */
   uint64_t
       lost; /* records of history that could not be written, since the last that was */
 } journal;
@@ -15,7 +17,8 @@ typedef struct journal {
 static weft_err journal_init(weft_ctx *ctx, void *self, const void *args)
 {
   (void)ctx;
-  ((journal *)self)->file = ((const wefti_journal_args *)args)->journal;
+  const wefti_journal_args *a = args;
+  *(journal *)self = (journal){ .file = a->journal, .recording = a->recording };
   return WEFT_OK;
 }
 
@@ -75,6 +78,13 @@ static void on_lost(weft_ctx *ctx, journal *self, weft_err err, const weft_why *
   }
 }
 
+static void note_recording(const journal *self, uint64_t what)
+{
+  if (self->recording != NULL) {
+    atomic_store(self->recording, what);
+  }
+}
+
 static void on_append(weft_ctx *ctx, journal *self, const weft_journal_append *m)
 {
   weft_why why = { .err = WEFT_OK, .text = "" };
@@ -101,7 +111,9 @@ static void on_append(weft_ctx *ctx, journal *self, const weft_journal_append *m
     .fleet_sequence = m->fleet_sequence,
     .sources = restorable(m->sources) ? (const char *)m->sources->data : NULL,
   };
+  note_recording(self, m->h.corr == 0 ? WEFTI_RECORDING_HISTORY : m->sequence);
   const weft_err err = weft_journal_write(self->file, &record, &why);
+  note_recording(self, 0);
   if (m->h.corr == 0) {
     on_lost(ctx, self, err, &why);
     return;

@@ -25,6 +25,7 @@ struct weft_runtime {
   weft_loop *loops[WEFT_LOOPS_MAX];
   pthread_t threads[WEFT_LOOPS_MAX];
   bool has_thread[WEFT_LOOPS_MAX];
+  bool hangs; /* some loop was given up: nothing is freed */
   const weft_catalogue *catalogue;
   weft_log_fn *log;
   void *log_arg;

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- roots: the actors without parent, for the orderly end */
 
@@ -181,7 +182,7 @@ weft_err weft_runtime_create(const weft_runtime_opts *opts, weft_runtime **out)
 
 void weft_runtime_destroy(weft_runtime *rt)
 {
-  if (rt != NULL) {
+  if (rt != NULL && !rt->hangs) {
     weft_runtime_join(rt);
     destroy_all(rt);
   }
@@ -245,6 +246,37 @@ void weft_runtime_join(weft_runtime *rt)
       rt->has_thread[i] = false;
     }
   }
+}
+
+static bool ends_within(weft_runtime *rt, unsigned loop, uint64_t within_ms)
+{
+  const struct timespec look = { .tv_nsec = 5000000 };
+  const uint64_t end_ns = wefti_monotonic_ns() + within_ms * 1000000u;
+  while (wefti_loop_get_state(rt->loops[loop]) != WEFTI_LOOP_ENDED) {
+    if (wefti_monotonic_ns() >= end_ns) {
+      return false;
+    }
+    (void)nanosleep(&look, NULL);
+  }
+  return true;
+}
+
+bool weft_runtime_join_but(weft_runtime *rt, unsigned loop, uint64_t within_ms)
+{
+  WEFT_ASSERT(loop < rt->count);
+  const bool waited_for = rt->has_thread[loop];
+  rt->has_thread[loop] = false;
+  weft_runtime_join(rt);
+  if (!waited_for) {
+    return true;
+  }
+  rt->hangs = !ends_within(rt, loop, within_ms);
+  if (rt->hangs) {
+    (void)pthread_detach(rt->threads[loop]);
+  } else {
+    (void)pthread_join(rt->threads[loop], NULL);
+  }
+  return !rt->hangs;
 }
 
 /* ---- the rest */

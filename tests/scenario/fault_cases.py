@@ -6,8 +6,8 @@ INIT, START = "init", "starting"
 BEFORE = "accepting, transferring, finishing"          # a call is under way, nothing is recorded
 AFTER = "recording, publishing"                        # the commit record was issued
 
-# What a child that was killed is when it is back by itself: "behind" waits for a full push.
-CHILD = "behind"
+# What a child that was killed is when it is back by itself: it has its weights from kept slabs.
+CHILD = "ready"
 # A joined worker that was started anew has nothing.
 JOINED = "behind"
 

@@ -9,6 +9,7 @@
 #include "weft/loop.h"
 #include "weft/msg.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +45,11 @@ WEFT_API weft_err weft_runtime_start_all(weft_runtime *rt) WEFT_MUST_USE WEFT_NO
  * ended hard.  run returns; join waits for the threads of start_all. */
 WEFT_API void weft_runtime_stop(weft_runtime *rt, uint64_t within_ms) WEFT_NONNULL(1);
 WEFT_API void weft_runtime_join(weft_runtime *rt) WEFT_NONNULL(1);
+/* Like join for all loops but one, which is then given within_ms more.  false: it has not
+ * ended and never will, for all we know (it hangs in the kernel); destroy then takes
+ * nothing away from under it. */
+WEFT_API bool weft_runtime_join_but(weft_runtime *rt, unsigned loop, uint64_t within_ms)
+    WEFT_MUST_USE WEFT_NONNULL(1);
 /* NULL is a no-op.  After run or join returned (or before anything was started). */
 WEFT_API void weft_runtime_destroy(weft_runtime *rt);
 
