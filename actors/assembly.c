@@ -37,6 +37,18 @@ static void on_visible(void *arg, const wefti_visible *visible)
   wefti_members_settle(e->members, visible->weights_sequence);
 }
 
+static void on_hold(void *arg, bool held)
+{
+  const weft_engine *e = arg;
+  wefti_members_hold(e->members, held);
+}
+
+static uint32_t readers(void *arg, char *text, size_t cap)
+{
+  const weft_engine *e = arg;
+  return wefti_members_readers(e->members, text, cap);
+}
+
 static void on_snapshot_request(void *arg, uint64_t id, weft_buf *request)
 {
   const weft_engine *e = arg;
@@ -159,6 +171,7 @@ static weft_err make_members(weft_engine *e, const weft_engine_opts *o, weft_why
     .manifest = e->manifest.copy,
     .draft = o->draft,
     .draft_manifest = e->draft_manifest.copy,
+    .inplace = o->staging == WEFT_STAGING_INPLACE,
     .fleet = e->fleet,
     .replicas = e->replicas > 0
   };
@@ -221,6 +234,10 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
     .last_sequence = e->state ? weft_journal_sequence(e->state) : 0,
     .on_visible = on_visible,
     .on_visible_arg = e,
+    .inplace = o->staging == WEFT_STAGING_INPLACE && e->replicas == 0,
+    .on_hold = on_hold,
+    .readers = readers,
+    .hold_arg = e,
   };
   wefti_fleet_core(e->fleet, &core);
   if (e->state) {
@@ -372,6 +389,11 @@ weft_err wefti_runtime_make(unsigned loops, weft_log_fn *log, void *log_arg,
 
 static weft_err build(weft_engine *e, const weft_engine_opts *o, weft_why *why)
 {
+  if (o->staging == WEFT_STAGING_INPLACE && o->backend &&
+      strcmp(o->backend, "host") != 0) {
+    return weft_whyf(why, WEFT_E_UNSUPPORTED,
+                     "staging inplace is for the host backend, not '%s'", o->backend);
+  }
   weft_err err = name_it(e, o, why);
   if (err == WEFT_OK) {
     err = wefti_state_open(e, o, why);

@@ -107,6 +107,7 @@ typedef struct wefti_members_opts {
   const char *draft_manifest;
   wefti_fleet *fleet; /* NULL: in none */
   bool replicas;      /* who joins are engines */
+  bool inplace;       /* likewise */
 } wefti_members_opts;
 weft_err wefti_members_create(weft_runtime *rt, const wefti_members_opts *opts,
                               wefti_members **out, weft_why *why) WEFT_MUST_USE;
@@ -125,6 +126,10 @@ void wefti_members_kill(wefti_members *members);      /* loop 0: SIGKILL to them
  * one. */
 void wefti_members_visible(wefti_members *members, const wefti_visible *visible);
 void wefti_members_settle(wefti_members *members, uint64_t weights_sequence);
+/* Staging in place, while a session is open.  Pins are refused; readers: those of this
+ * process that still hold weights of a child. */
+void wefti_members_hold(wefti_members *members, bool held);
+uint32_t wefti_members_readers(wefti_members *members, char *text, size_t cap);
 void wefti_members_destroy(wefti_members *members);
 /* Any thread. */
 weft_err wefti_members_pin(wefti_members *members, uint32_t rank,

@@ -65,6 +65,7 @@ static void fill_args(arg_list *list, const wefti_members *m, const wefti_child 
   if (m->draft) {
     list->argv[list->count++] = "--draft";
   }
+  add_text(list, "--staging", m->inplace ? "inplace" : NULL);
   if (m->allow_ipc_pickle) {
     list->argv[list->count++] = "--allow-ipc-pickle";
   }
@@ -347,6 +348,7 @@ static weft_err copy_opts(wefti_members *m, const wefti_members_opts *opts)
   m->copy_threads = opts->copy_threads;
   m->allow_ipc_pickle = opts->allow_ipc_pickle;
   m->draft = opts->draft;
+  m->inplace = opts->inplace;
   m->log_level = opts->log_level;
   m->fleet = opts->fleet;
   m->replicas = opts->replicas;

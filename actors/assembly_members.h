@@ -5,6 +5,7 @@
 
 #include "assembly.h"
 
+#include <stdatomic.h>
 #include <unistd.h>
 
 #define WEFTI_ACTOR_URL "actor:" /* of a worker thread: followed by its actor's id */
@@ -51,6 +52,8 @@ struct wefti_members {
   bool allow_ipc_pickle;
   wefti_fleet *fleet; /* NULL: in none */
   bool replicas;      /* who joins are engines */
+  bool inplace;
+  atomic_bool held; /* pins are refused.  Relaxed: stores and imports have their own */
   bool ending;
   wefti_child *children;
   weft_alarm *owing; /* until what is owed to the supervisor is told; PROCESSES only */

@@ -28,6 +28,13 @@ weft_err wefti_members_pin(wefti_members *m, uint32_t rank, uint64_t weights_seq
                            weft_pinned *out, weft_why *why)
 {
   const weft_snapshot *snapshot;
+  if (atomic_load_explicit(&m->held, memory_order_relaxed)) {
+    return weft_whyf(why, WEFT_E_UNAVAIL,
+                     "rank %" PRIu32
+                     ": readers are paused while weights are written over "
+                     "in place; try again when a full update was committed",
+                     rank);
+  }
   if (m->kind != WEFT_WORKERS_THREADS && m->backend && strcmp(m->backend, "host") != 0) {
     return weft_whyf(
         why, WEFT_E_UNSUPPORTED,
@@ -92,7 +99,9 @@ static void let_go(wefti_thread_worker *w, size_t which)
 void wefti_members_visible(wefti_members *m, const wefti_visible *visible)
 {
   const uint64_t weights_sequence = visible->weights_sequence;
-  for (uint32_t r = 0; m->threads && weights_sequence != 0 && r < m->world_size; r++) {
+  /* In place nobody is served until it is visible, and nothing may be kept. */
+  for (uint32_t r = 0;
+       m->threads && !m->inplace && weights_sequence != 0 && r < m->world_size; r++) {
     keep(&m->threads[r], weights_sequence);
   }
   if (m->kind != WEFT_WORKERS_PROCESSES || weights_sequence == 0) {
@@ -124,4 +133,18 @@ void wefti_members_let_go(wefti_members *m)
     let_go(&m->threads[r], 0);
     let_go(&m->threads[r], 1);
   }
+}
+
+void wefti_members_hold(wefti_members *m, bool held)
+{
+  atomic_store_explicit(&m->held, held, memory_order_relaxed);
+  if (m->imports) {
+    wefti_imports_hold(m->imports, held);
+  }
+}
+
+uint32_t wefti_members_readers(wefti_members *m, char *text, size_t cap)
+{
+  text[0] = '\0'; /* of threads the worker itself knows */
+  return m->imports ? wefti_imports_readers(m->imports, text, cap) : 0;
 }

@@ -50,7 +50,9 @@ weft_err wefti_threads_create(wefti_members *m, weft_why *why)
                              .allow_ipc_pickle = m->allow_ipc_pickle,
                              .manifest = m->manifest,
                              .draft = m->draft,
-                             .draft_manifest = m->draft_manifest };
+                             .draft_manifest = m->draft_manifest,
+
+                             .inplace = m->inplace };
   for (uint32_t r = 0; r < m->world_size; r++) {
     opts.rank = r;
     const weft_err err = wefti_device_create(&opts, &m->threads[r].device, why);

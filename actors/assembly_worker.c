@@ -177,7 +177,9 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                      .allow_ipc_pickle = o->allow_ipc_pickle,
                                      .manifest = o->manifest,
                                      .draft = o->draft,
-                                     .draft_manifest = o->draft_manifest };
+                                     .draft_manifest = o->draft_manifest,
+
+                                     .inplace = o->staging == WEFT_STAGING_INPLACE };
   err = wefti_device_create(&device, &w->device, why);
   if (err == WEFT_OK) {
     wefti_device_owns_process(w->device);

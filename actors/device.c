@@ -68,7 +68,8 @@ static void tidy(wefti_device *device)
   wefti_store_state st;
   wefti_store_reap(device->store);
   wefti_store_state_get(device->store, &st);
-  weft_memory_trim(device->memory, st.bytes); /* room for one full update stays */
+  /* Room for one full update stays, where there will be need of it. */
+  weft_memory_trim(device->memory, device->inplace ? 0 : st.bytes);
   if (device->kept) {
     weft_memory_trim(device->kept, 0);
   }
@@ -140,6 +141,17 @@ static weft_err run_job(device_actor *self, const weft_device_run *m,
                         wefti_device_result *out, weft_why *why)
 {
   wefti_device *device = self->device;
+  if (m->job == WEFT_DEVICE_WEIGHTS || m->job == WEFT_DEVICE_CHECKSUM ||
+      m->job == WEFT_DEVICE_RESET) {
+    wefti_store_state st;
+    wefti_store_state_get(device->store, &st);
+    if (st.dirty != 0) {
+      return weft_whyf(why, WEFT_E_UNAVAIL,
+                       "rank %" PRIu32 " is poisoned: its weights were written over in "
+                       "place and not committed; a full update brings it back",
+                       m->rank);
+    }
+  }
   switch ((weft_device_job)m->job) {
   case WEFT_DEVICE_OPEN:
   case WEFT_DEVICE_ACCEPT:

@@ -42,6 +42,7 @@ struct wefti_device {
   uint32_t tp, pp;
   uint32_t pid;
   bool own_process;
+  bool inplace;    /* updates are written over the live tensors.  Constant */
   char about[512]; /* what it runs on; "" = host memory.  Constant */
   /* Worker to device: leave off what runs.  Relaxed: it carries no data, the job's end
    * comes as a message. */
@@ -91,6 +92,7 @@ typedef struct wefti_device_session {
   uint32_t *by_name; /* [plan->count] positions in the plan, in name order */
   wefti_entry *room; /* [room_count] cells that wait for the plan's bytes */
   size_t room_count; /* made so far */
+  bool overwrites;   /* some of room are bytes of the live set */
   wefti_staged *staged;
   size_t staged_count, staged_cap;
   size_t sorted; /* how many there were after the last compaction */
@@ -158,6 +160,19 @@ weft_err wefti_session_check_names(const wefti_device_session *s, weft_why *why)
 weft_err wefti_session_sum(const wefti_device_session *s, const wefti_entry *entries,
                            size_t count, const uint64_t whole[2],
                            wefti_device_result *out) WEFT_MUST_USE;
+
+/* ---- staging in place (device_inplace.c) */
+/* Bytes that the plan needs beside those of live, the base of the store or NULL. */
+uint64_t wefti_inplace_needs(const wefti_device_session *s, const weft_snapshot *live);
+/* live's cell where want's bytes go; NULL = it needs room of its own. */
+wefti_cell *wefti_inplace_cell(const weft_tensor *want, const weft_snapshot *live);
+/* Before receive: the first byte of what is live will be told to store and slabs. */
+void wefti_inplace_watch(wefti_device_session *s);
+/* All marks, before what is whole again is published. */
+void wefti_inplace_clear(wefti_device *device);
+/* Whether what came lies there as it came: nothing else may have been written over it.
+ * CONFLICT names a tensor that does not; CANCELLED. */
+weft_err wefti_inplace_verify(const wefti_device_session *s, weft_why *why) WEFT_MUST_USE;
 
 /* ---- the plan's tensors in name order (device_order.c) */
 /* [plan->count] positions; the caller frees them or hands them to keep.  Errors:

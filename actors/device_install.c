@@ -193,6 +193,9 @@ weft_err wefti_session_install(wefti_device_session *s, bool strict,
   } else {
     err = check_coverage(s, strict, &m, out, why);
   }
+  if (err == WEFT_OK && s->device->inplace) {
+    err = wefti_inplace_verify(s, why);
+  }
   if (err == WEFT_OK) {
     err = install(s, &m, out, why);
   }

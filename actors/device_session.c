@@ -67,29 +67,56 @@ static weft_err check_plan(wefti_device_session *s, weft_why *why)
   return err;
 }
 
-static weft_err make_cell(const wefti_device_session *s, const weft_tensor *want,
-                          const weft_extent *extent, wefti_entry *out)
+/* Of live's bytes where they may be written over, else of memory of its own.  want has
+ * the name that it has in snapshots. */
+static weft_err fill_cell(wefti_device_session *s, const weft_tensor *want,
+                          const weft_snapshot *live, wefti_entry *out, weft_why *why)
+{
+  weft_memory *memory = s->device->memory;
+  wefti_cell *over = wefti_inplace_cell(want, live);
+  weft_extent extent = { 0 };
+  weft_err err = over ? WEFT_OK : weft_memory_alloc(memory, want->bytes, &extent, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  if (over) {
+    err = wefti_cell_over(want, over, out);
+    s->overwrites = s->overwrites || want->bytes > 0;
+  } else {
+    err = wefti_cell_create(want, memory, &extent, out);
+  }
+  if (err != WEFT_OK && !over) {
+    weft_memory_free(memory, &extent);
+  }
+  return err == WEFT_OK
+             ? err
+             : weft_whyf(why, err, "tensor '%.200s': %s", want->name, weft_strerror(err));
+}
+
+static weft_err make_cell(wefti_device_session *s, const weft_tensor *want,
+                          const weft_snapshot *live, wefti_entry *out, weft_why *why)
 {
   char *made;
   weft_tensor named = *want;
   named.name = wefti_session_full_name(s, want->name, &made);
-  const weft_err err = named.name
-                           ? wefti_cell_create(&named, s->device->memory, extent, out)
-                           : WEFT_E_NOMEM;
+  const weft_err err =
+      named.name ? fill_cell(s, &named, live, out, why)
+                 : weft_whyf(why, WEFT_E_NOMEM, "tensor '%.200s': no memory", want->name);
   free(made);
   return err;
 }
 
-static weft_err make_room(wefti_device_session *s, weft_why *why)
+static weft_err make_room_beside(wefti_device_session *s, const weft_snapshot *live,
+                                 weft_why *why)
 {
-  weft_memory *memory = s->device->memory;
   const weft_plan *plan = s->plan;
   s->room = calloc(plan->count > 0 ? plan->count : 1, sizeof(wefti_entry));
   if (!s->room) {
     return weft_whyf(why, WEFT_E_NOMEM, "out of memory for %zu tensors", plan->count);
   }
   /* A hint; what is really missing is said by alloc. */
-  (void)weft_memory_reserve(memory, plan->bytes, NULL);
+  const uint64_t needs = live ? wefti_inplace_needs(s, live) : plan->bytes;
+  (void)weft_memory_reserve(s->device->memory, needs, NULL);
   for (size_t i = 0; i < plan->count; i++) {
     const weft_plan_tensor *t = &plan->tensors[i];
     const weft_tensor want = { .name = t->name,
@@ -97,22 +124,27 @@ static weft_err make_room(wefti_device_session *s, weft_why *why)
                                .shape = t->shape,
                                .ndim = t->ndim,
                                .bytes = t->bytes };
-    weft_extent extent;
     if (wefti_device_cancelled(s->device)) {
       return weft_whyf(why, WEFT_E_CANCELLED, "cancelled while room was made");
     }
-    weft_err err = weft_memory_alloc(memory, t->bytes, &extent, why);
+    const weft_err err = make_cell(s, &want, live, &s->room[i], why);
     if (err != WEFT_OK) {
       return err;
-    }
-    err = make_cell(s, &want, &extent, &s->room[i]);
-    if (err != WEFT_OK) {
-      weft_memory_free(memory, &extent);
-      return weft_whyf(why, err, "tensor '%.200s': %s", t->name, weft_strerror(err));
     }
     s->room_count++;
   }
   return WEFT_OK;
+}
+
+/* In place also over a set that is not the base of the session: it is replaced whole. */
+static weft_err make_room(wefti_device_session *s, weft_why *why)
+{
+  const wefti_device *device = s->device;
+  const weft_snapshot *live = device->inplace ? wefti_store_base(device->store) : NULL;
+  s->overwrites = false;
+  const weft_err err = make_room_beside(s, live, why);
+  weft_store_unpin(device->store, live);
+  return err;
 }
 
 static void report(const wefti_device_session *s, wefti_device_result *out)
@@ -252,6 +284,7 @@ static weft_err move_bytes(wefti_device_session *s, watch *w, void **dst,
                            weft_digest *digests, weft_why *why)
 {
   wefti_device *device = s->device;
+  wefti_inplace_watch(s);
   for (size_t i = 0; i < s->room_count; i++) {
     dst[i] = wefti_cell_extent(s->room[i].cell)->ptr;
   }

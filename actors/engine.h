@@ -20,6 +20,7 @@
  *   engine_vote.c     … the vote, and how a doubt ends
  *   engine_fleet.c    a coordinator: its replicas, their doubts
  *   engine_cast.c     … what all replicas are told at once
+ *   engine_inplace.c  staging in place: readers paused, weights poisoned
  *   engine_digest.c   what all ranks have installed, as one digest
  *   engine_sets.c     the main and the draft model's set of weights
  *   engine_history.c  what was committed or aborted, for the journal and for people */
@@ -208,6 +209,7 @@ typedef struct engine_reply {
   uint64_t tensors, bytes, received, received_bytes, missing, digest_hi, digest_lo;
   engine_set set; /* that the session wrote */
   weft_buf *json;
+  uint64_t poisoned;   /* of an ABORT's answer, see weft_w_state */
   uint64_t elapsed_us; /* as the worker measured */
   char text[ENGINE_TEXT_MAX / 2];
 } engine_reply;
@@ -278,6 +280,16 @@ typedef struct engine_last { /* of the newest finished update, for the status */
   weft_buf *missing_names;
 } engine_last;
 
+/* Staging in place. */
+typedef struct engine_inplace {
+  bool holding;      /* readers are paused, by the session or because of poison */
+  bool wrote;        /* the session has told ranks to move bytes */
+  uint64_t poisoned; /* epoch that wrote and was not committed; 0 = none */
+  uint64_t healed;   /* epoch of the weights that are visible */
+  uint64_t drain_timer;
+  char why[200]; /* when poisoned */
+} engine_inplace;
+
 typedef struct engine {
   wefti_engine_args args; /* strings point to copies below */
   char engine_id[128], backend[32];
@@ -311,6 +323,7 @@ typedef struct engine {
   uint64_t pause_timer; /* --pause-lease; 0 = none */
 
   engine_metrics metrics;
+  engine_inplace inplace;
 
   uint64_t calls_seen; /* client calls that arrived, whatever came of them */
   uint64_t epoch_last, op_last;
@@ -334,7 +347,8 @@ enum {
   TIMER_ISSUE,
   TIMER_RECORD,
   TIMER_PAUSE,
-  TIMER_CUT
+  TIMER_CUT,
+  TIMER_DRAIN
 };
 #define ENGINE_TAG(what, low) (((uint64_t)(what) << 32) | (uint32_t)(low))
 
@@ -411,6 +425,7 @@ bool engine_call_wanted(const engine_call *call);
 /* ---- engine_update.c; each takes call */
 void engine_init_begin(weft_ctx *ctx, engine *e, engine_call *call);
 void engine_start_begin(weft_ctx *ctx, engine *e, engine_call *call);
+void engine_start_round(weft_ctx *ctx, engine *e);
 void engine_update_begin(weft_ctx *ctx, engine *e, engine_call *call);
 void engine_finish_begin(weft_ctx *ctx, engine *e, engine_call *call);
 void engine_label_begin(weft_ctx *ctx, engine *e, engine_call *call);
@@ -479,6 +494,22 @@ void engine_pause_due(weft_ctx *ctx, engine *e, uint64_t timer);
 bool engine_pause_lets_start(weft_ctx *ctx, engine *e, engine_call *call);
 /* As GET /ready says: all ranks are ready, and nobody has forgotten to resume. */
 bool engine_serves(weft_ctx *ctx, const engine *e, char *reason, size_t cap);
+
+/* ---- engine_inplace.c; of no effect with shadow staging */
+/* The session has begun to start: pauses readers, waits for those of this process, then
+ * engine_start_round. */
+void engine_inplace_start(weft_ctx *ctx, engine *e);
+void engine_inplace_drain_due(weft_ctx *ctx, engine *e, uint64_t timer);
+void engine_inplace_rearm(weft_ctx *ctx, engine *e);
+void engine_inplace_end(weft_ctx *ctx, engine *e);    /* the session was aborted */
+void engine_inplace_healed(weft_ctx *ctx, engine *e); /* it is visible, all is whole */
+/* m says that epoch wrote over what it had; 0 = nobody did. */
+void engine_inplace_report(weft_ctx *ctx, engine *e, engine_member *m, uint64_t epoch);
+/* true, and why: nobody may generate from what the workers hold. */
+bool engine_inplace_unfit(const engine *e, char *reason, size_t cap);
+uint64_t engine_inplace_resume(const engine *e); /* of a heartbeat */
+/* "weights and version are unchanged", or what is true in place. */
+const char *engine_unchanged(const engine *e);
 
 /* ---- engine_status.c */
 weft_buf *engine_status_json(weft_ctx *ctx, const engine *e); /* NULL = out of memory */

@@ -42,8 +42,8 @@ static bool all_still_hold_it(weft_ctx *ctx, engine *e)
                         .culprits = culprits };
     (void)snprintf(a.message, sizeof a.message,
                    "%s failed: %s went down after it had installed the "
-                   "weights (%s); weights and version are unchanged, the session is over",
-                   engine_call_name(CALL_FINISH), culprits, m->why);
+                   "weights (%s); %s, the session is over",
+                   engine_call_name(CALL_FINISH), culprits, m->why, engine_unchanged(e));
     engine_op_failed(ctx, e, &a);
     return false;
   }
@@ -146,9 +146,9 @@ void engine_issue(weft_ctx *ctx, engine *e)
                         .phase = engine_phase_name(PHASE_FINISH) };
     (void)snprintf(
         a.message, sizeof a.message,
-        "%s failed: too little of its deadline is left to commit safely; weights "
-        "and version are unchanged, give it more time",
-        engine_call_name(CALL_FINISH));
+        "%s failed: too little of its deadline is left to commit safely; %s, give it "
+        "more time",
+        engine_call_name(CALL_FINISH), engine_unchanged(e));
     engine_op_failed(ctx, e, &a);
     return;
   }
@@ -199,6 +199,9 @@ void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
                        &(wefti_visible){ e->visible.sequence, e->visible.weights_sequence,
                                          e->visible.digest_hi, e->visible.digest_lo,
                                          e->visible.version });
+  }
+  if (!label) {
+    engine_inplace_healed(ctx, e);
   }
   for (uint32_t i = 0; i < e->world && !label; i++) {
     e->members[i].digest_hi = e->members[i].next_digest_hi;
@@ -290,9 +293,9 @@ void engine_op_due(weft_ctx *ctx, engine *e, engine_call *call)
                            .phase = engine_phase_name(PHASE_FINISH) };
     (void)snprintf(
         late.message, sizeof late.message,
-        "%s failed: its deadline came before its record could be issued; weights "
-        "and version are unchanged, the session is over",
-        engine_call_name(call->kind));
+        "%s failed: its deadline came before its record could be issued; %s, the "
+        "session is over",
+        engine_call_name(call->kind), engine_unchanged(e));
     engine_op_failed(ctx, e, &late);
     return;
   }

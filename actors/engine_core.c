@@ -60,8 +60,8 @@ void engine_fail_running(weft_ctx *ctx, engine *e, const char *why)
   engine_answer a = { .err = WEFT_E_CONFLICT,
                       .outcome = WEFT_OUTCOME_NOT_COMMITTED,
                       .phase = engine_phase_name(e->round.phase) };
-  (void)snprintf(a.message, sizeof a.message, "%s: %s; weights and version are unchanged",
-                 engine_call_name(e->call->kind), why);
+  (void)snprintf(a.message, sizeof a.message, "%s: %s; %s",
+                 engine_call_name(e->call->kind), why, engine_unchanged(e));
   engine_call *call = e->call;
   e->call = NULL;
   engine_answer_call(ctx, e, call, &a);
@@ -342,6 +342,9 @@ static void on_timer(weft_ctx *ctx, engine *e, const weft_timer_msg *t)
     break;
   case TIMER_CUT:
     engine_upstream_cut_due(ctx, e, t->id);
+    break;
+  case TIMER_DRAIN:
+    engine_inplace_drain_due(ctx, e, t->id);
     break;
   case TIMER_PAUSE:
     engine_pause_due(ctx, e, t->id);

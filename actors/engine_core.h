@@ -69,6 +69,12 @@ typedef struct wefti_engine_args {
   size_t history_count;
   wefti_visible_fn *on_visible; /* may be NULL */
   void *on_visible_arg;
+  /* Staging in place.  All on the engine's loop; may be NULL. */
+  bool inplace;
+  void (*on_hold)(void *arg, bool held); /* readers of this process: none, until false */
+  /* How many of them there still are, in words. */
+  uint32_t (*readers)(void *arg, char *text, size_t cap);
+  void *hold_arg;
   /* Of a fleet (engine_fleet.c): so many engines are this coordinator's workers, each
    * with tp * pp ranks; 0 = workers.  Needs a journal. */
   uint32_t replicas;

@@ -21,12 +21,12 @@ bool engine_digests_agree(weft_ctx *ctx, engine *e)
                         .outcome = WEFT_OUTCOME_NOT_COMMITTED,
                         .phase = engine_phase_name(PHASE_FINISH),
                         .culprits = culprits };
-    (void)snprintf(a.message, sizeof a.message,
-                   "%s failed: %s %" PRIu32 " holds xxh3-128:%016" PRIx64 "%016" PRIx64
-                   ", %s 0 xxh3-128:%016" PRIx64 "%016" PRIx64
-                   "; weights and version are unchanged, push to all of them again",
-                   engine_call_name(CALL_FINISH), unit, i, r->set.digest_hi,
-                   r->set.digest_lo, unit, first->set.digest_hi, first->set.digest_lo);
+    (void)snprintf(
+        a.message, sizeof a.message,
+        "%s failed: %s %" PRIu32 " holds xxh3-128:%016" PRIx64 "%016" PRIx64
+        ", %s 0 xxh3-128:%016" PRIx64 "%016" PRIx64 "; %s, push to all of them again",
+        engine_call_name(CALL_FINISH), unit, i, r->set.digest_hi, r->set.digest_lo, unit,
+        first->set.digest_hi, first->set.digest_lo, engine_unchanged(e));
     engine_op_failed(ctx, e, &a);
     return false;
   }
@@ -64,9 +64,9 @@ bool engine_digest_is_wanted(weft_ctx *ctx, engine *e)
                       .phase = engine_phase_name(PHASE_FINISH) };
   (void)snprintf(a.message, sizeof a.message,
                  "%s failed: the set has digest xxh3-128:%016" PRIx64 "%016" PRIx64
-                 ", wanted was xxh3-128:%016" PRIx64 "%016" PRIx64
-                 "; weights and version are unchanged",
-                 engine_call_name(CALL_FINISH), hi, lo, call->digest_hi, call->digest_lo);
+                 ", wanted was xxh3-128:%016" PRIx64 "%016" PRIx64 "; %s",
+                 engine_call_name(CALL_FINISH), hi, lo, call->digest_hi, call->digest_lo,
+                 engine_unchanged(e));
   engine_op_failed(ctx, e, &a);
   return false;
 }

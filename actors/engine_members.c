@@ -26,6 +26,9 @@ bool engine_member_usable(const engine_member *m)
 
 bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap)
 {
+  if (engine_inplace_unfit(e, reason, cap)) {
+    return false;
+  }
   for (uint32_t i = 0; i < e->world; i++) {
     const engine_member *m = &e->members[i];
     if (m->state != MEMBER_READY) {
@@ -143,7 +146,8 @@ void engine_admit_arrivals(weft_ctx *ctx, engine *e)
 static bool has_what_is_visible(const engine *e, const engine_member *m)
 {
   const weft_w_state *r = &m->reported;
-  return r->weights_sequence == e->visible.weights_sequence &&
+  return r->poisoned == 0 && e->inplace.poisoned == 0 &&
+         r->weights_sequence == e->visible.weights_sequence &&
          (e->visible.weights_sequence == 0 ||
           (r->digest_hi == m->digest_hi && r->digest_lo == m->digest_lo));
 }
@@ -192,6 +196,7 @@ void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank)
   m->reported.tensors = m->next_tensors;
   m->reported.bytes = m->next_bytes;
   m->reported.phase = WEFT_WORKER_IDLE;
+  m->reported.poisoned = 0;
   m->reported.received = 0;
   m->reported.expected = 0;
   (void)ctx;
@@ -218,18 +223,19 @@ void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank)
   if (grant) {
     m->granted_at_ms = m->stamp_at_ms;
   }
-  m->beat = weft_ask(
-      ctx, m->actor,
-      weft_msg_make(ctx, &(weft_w_beat){ .h.type = WEFT_MSG_W_BEAT,
-                                         .boot = e->args.boot_id,
-                                         .incarnation = m->incarnation,
-                                         .op = ++e->op_last,
-                                         .echo_ns = m->stamp_ns,
-                                         .grant = grant,
-                                         .grant_ms = grant_ms,
-                                         .visible = engine_fleet_visible(ctx, e) }
-                              .h),
-      (uint64_t)e->args.beat_ms * 4);
+  m->beat =
+      weft_ask(ctx, m->actor,
+               weft_msg_make(ctx, &(weft_w_beat){ .h.type = WEFT_MSG_W_BEAT,
+                                                  .boot = e->args.boot_id,
+                                                  .incarnation = m->incarnation,
+                                                  .op = ++e->op_last,
+                                                  .echo_ns = m->stamp_ns,
+                                                  .grant = grant,
+                                                  .grant_ms = grant_ms,
+                                                  .visible = engine_fleet_visible(ctx, e),
+                                                  .resume = engine_inplace_resume(e) }
+                                       .h),
+               (uint64_t)e->args.beat_ms * 4);
 }
 
 static void beat_failed(weft_ctx *ctx, engine *e, engine_member *m, const char *why)
@@ -273,7 +279,7 @@ bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   (void)snprintf(m->device, sizeof m->device, "%.*s", (int)s->device.len,
                  s->device.len > 0 ? s->device.p : "");
   m->reported.pid = s->pid != 0 ? s->pid : m->pid;
-  if (s->weights_sequence < before.weights_sequence) {
+  if (s->weights_sequence < before.weights_sequence && s->poisoned <= e->inplace.healed) {
     /* overtaken by a PUBLISH that it has confirmed */
     m->reported.weights_sequence = before.weights_sequence;
     m->reported.digest_hi = before.digest_hi;
@@ -284,6 +290,11 @@ bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   m->stamp_ns = s->stamp_ns;
   m->stamp_at_ms = weft_now_ms(ctx);
   m->stamp_at_ns = weft_boottime_ns(ctx);
+  if (s->poisoned > e->inplace.healed) {
+    engine_inplace_report(ctx, e, m, s->poisoned);
+  } else {
+    m->reported.poisoned = 0; /* said before it was healed */
+  }
   if (e->fleet.replicas != NULL && !engine_fleet_heard(ctx, e, m, s)) {
     return true;
   }

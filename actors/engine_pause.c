@@ -48,7 +48,7 @@ bool engine_pause_lets_start(weft_ctx *ctx, engine *e, engine_call *call)
                       engine_call_name(call->kind));
     return false;
   }
-  if (!e->told_unpaused) {
+  if (!e->told_unpaused && !e->args.inplace) {
     e->told_unpaused = true;
     weft_log(ctx, WEFT_LOG_INFO,
              "weights are updated while not paused; readers keep what they have pinned "
@@ -66,6 +66,11 @@ void engine_pause_begin(weft_ctx *ctx, engine *e, engine_call *call)
                       "a weight update is open (%s); the server was started with "
                       "--require-pause: finish or abort it, then resume",
                       wefti_session_state_name(e->session.state));
+    return;
+  }
+  char unfit[200];
+  if (!pause && engine_inplace_unfit(e, unfit, sizeof unfit)) {
+    engine_answer_err(ctx, e, call, WEFT_E_CONFLICT, "resume refused: %s", unfit);
     return;
   }
   if (e->paused != pause) {

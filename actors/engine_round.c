@@ -38,7 +38,10 @@ static weft_msg *question(weft_ctx *ctx, engine *e, const engine_member *m, uint
                                           .base_sequence = e->visible.weights_sequence,
                                           .base_digest_hi = m->digest_hi,
                                           .base_digest_lo = m->digest_lo,
-                                          .alone = e->session.alone }
+                                          .alone = e->session.alone,
+
+                                          .inplace = e->args.inplace,
+                                          .timeout_ms = left_ms }
                               .h);
   case PHASE_ACCEPT:
     return weft_msg_make(ctx, &(weft_w_accept){ .h.type = WEFT_MSG_W_ACCEPT,
@@ -225,6 +228,7 @@ static void take_ok(engine_reply *r, const weft_w_ok *m)
   r->state = REPLY_OK;
   r->tensors = m->tensors;
   r->bytes = m->bytes;
+  r->poisoned = m->poisoned;
   r->elapsed_us = m->elapsed_us;
 }
 
@@ -336,6 +340,9 @@ bool engine_round_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   }
   if (r->state == REPLY_OK) {
     note_phase(&e->members[rank], e->round.phase);
+  }
+  if (r->state == REPLY_OK && e->round.phase == PHASE_ABORT) {
+    engine_inplace_report(ctx, e, &e->members[rank], r->poisoned);
   }
   if (e->round.phase == PHASE_PUBLISH) {
     engine_member_published(ctx, e, rank);

@@ -50,7 +50,10 @@ bool engine_sets_are_whole(weft_ctx *ctx, engine *e)
 {
   const engine_which which = e->session.which;
   const engine_which other = other_than(which);
-  for (uint32_t i = 0; i < e->world && e->visible.weights_sequence != 0; i++) {
+  if (e->visible.weights_sequence == 0 && e->inplace.poisoned == 0) {
+    return true; /* there is nothing that could lack */
+  }
+  for (uint32_t i = 0; i < e->world; i++) {
     /* next_sets: of what the rank installed for what is visible now. */
     const engine_member *m = &e->members[i];
     const engine_reply *r = &e->round.replies[i];
@@ -60,16 +63,15 @@ bool engine_sets_are_whole(weft_ctx *ctx, engine *e)
     if (m->state == MEMBER_BEHIND && r->set.tensors < m->next_sets[which]) {
       (void)snprintf(text, sizeof text,
                      "%s failed: %s %" PRIu32 " has no weights and got %" PRIu64
-                     " of %" PRIu64 " tensors%s; weights and version are unchanged, push "
-                     "every tensor to bring it back",
+                     " of %" PRIu64 " tensors%s; %s, push every tensor to bring it back",
                      engine_call_name(CALL_FINISH), engine_unit(e), i, r->set.tensors,
-                     m->next_sets[which], of_set(e, which));
+                     m->next_sets[which], of_set(e, which), engine_unchanged(e));
     } else if (kept != wanted) {
       (void)snprintf(text, sizeof text,
                      "%s failed: %s %" PRIu32 " has %" PRIu64 " of %" PRIu64
-                     " tensors%s left; weights and version are unchanged, try again",
+                     " tensors%s left; %s, try again",
                      engine_call_name(CALL_FINISH), engine_unit(e), i, kept, wanted,
-                     of_set(e, other));
+                     of_set(e, other), engine_unchanged(e));
     } else {
       continue;
     }

@@ -116,6 +116,15 @@ static void write_session(weft_ctx *ctx, weft_json_writer *w, const engine *e)
   weft_jw_end(w);
 }
 
+/* A rank whose bytes are written over holds nothing that it could be ready with. */
+static const char *member_state(const engine *e, const engine_member *m)
+{
+  if (!engine_member_usable(m) || m->reported.poisoned == 0) {
+    return engine_member_state_name(m->state);
+  }
+  return e->inplace.poisoned != 0 ? "poisoned" : "updating";
+}
+
 static void write_worker(weft_json_writer *w, const engine *e, const engine_member *m)
 {
   const weft_w_state *r = &m->reported;
@@ -125,7 +134,7 @@ static void write_worker(weft_json_writer *w, const engine *e, const engine_memb
   if (e->fleet.replicas != NULL) {
     engine_fleet_replica(w, e, m->rank);
   }
-  weft_jw_str(w, "state", engine_member_state_name(m->state));
+  weft_jw_str(w, "state", member_state(e, m));
   weft_jw_str(w, "phase", in ? phase_name(r->phase) : "");
   engine_jw_hex64(w, "incarnation", m->incarnation);
   weft_jw_u64(w, "pid", m->pid);
@@ -212,6 +221,9 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   weft_jw_bool(&w, "paused", e->paused);
   weft_jw_u64(&w, "paused_ms", e->paused ? weft_now_ms(ctx) - e->paused_at_ms : 0);
   weft_jw_u64(&w, "pause_lease_ms", e->args.pause_lease_ms);
+  weft_jw_str(&w, "staging", e->args.inplace ? "inplace" : "shadow");
+  weft_jw_bool(&w, "session_paused", e->inplace.holding);
+  weft_jw_str(&w, "poisoned", e->inplace.poisoned != 0 ? e->inplace.why : NULL);
   write_session(ctx, &w, e);
   write_last(&w, e);
   weft_jw_str(&w, "last_abort", e->last_abort[0] == '\0' ? NULL : e->last_abort);

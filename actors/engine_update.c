@@ -19,9 +19,10 @@ static void round_failed(weft_ctx *ctx, engine *e)
   }
   engine_round_blame(ctx, e, &a, culprits, sizeof culprits);
   const size_t at = strlen(a.message);
-  (void)snprintf(a.message + at, sizeof a.message - at, "%s",
-                 to_client ? "; weights and version are unchanged, the session is over"
-                           : "");
+  if (to_client) {
+    (void)snprintf(a.message + at, sizeof a.message - at, "; %s, the session is over",
+                   engine_unchanged(e));
+  }
   const bool start = e->call->kind == CALL_START || e->call->kind == CALL_START_DRAFT;
   if (start && a.err == WEFT_E_DOWN) {
     a.err = WEFT_E_UNAVAIL;
@@ -130,10 +131,15 @@ static void started(weft_ctx *ctx, engine *e, bool all_ok)
   engine_wake_waiting(ctx, e);
 }
 
+void engine_start_round(weft_ctx *ctx, engine *e)
+{
+  engine_round_begin(ctx, e, PHASE_START, engine_call_left_ms(ctx, e->call), started);
+}
+
 void engine_start_begin(weft_ctx *ctx, engine *e, engine_call *call)
 {
   session_begin(ctx, e, call, WEFTI_STARTING);
-  engine_round_begin(ctx, e, PHASE_START, engine_call_left_ms(ctx, call), started);
+  engine_inplace_start(ctx, e);
 }
 
 /* ---- update: nobody enters a collective before all have accepted */
@@ -159,6 +165,8 @@ static void transferred(weft_ctx *ctx, engine *e, bool all_ok)
 
 void engine_update_go(weft_ctx *ctx, engine *e)
 {
+  e->inplace.wrote =
+      e->inplace.wrote || (e->args.inplace && e->session.state == WEFTI_TRANSFERRING);
   engine_round_begin(ctx, e, PHASE_GO, engine_call_left_ms(ctx, e->call),
                      e->session.state == WEFTI_INIT ? init_ready : transferred);
 }
@@ -258,6 +266,7 @@ static void aborted(weft_ctx *ctx, engine *e, bool all_ok)
   (void)all_ok; /* ends when all have let go or are fenced */
   engine_call *by = e->abort_call;
   e->abort_call = NULL;
+  engine_inplace_end(ctx, e);
   engine_move(ctx, e, WEFTI_IDLE);
   engine_upstream_aborted(ctx, e);
   engine_admit_arrivals(ctx, e);

@@ -59,7 +59,8 @@ static export_import *find(export_seat *s, uint64_t not_of, bool own,
     const unsigned use = atomic_load_explicit(&im->use, memory_order_relaxed);
     const bool kept = (use & (IMPORT_CLOSED | IMPORT_RETIRED)) == IMPORT_CLOSED;
     const bool held = (use & (IMPORT_CLOSED | IMPORT_RETIRED)) == 0;
-    if (im->incarnation != not_of && export_has_digest(im, digest) &&
+    if (im->incarnation != not_of && !export_is_dirty(im) &&
+        export_has_digest(im, digest) &&
         (own ? kept : held && im->snapshot.weights_sequence != 0)) {
       found = im;
     }

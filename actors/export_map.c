@@ -1,9 +1,12 @@
 #define _GNU_SOURCE
 #include "export_priv.h"
+#include "weft/memory.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -168,7 +171,9 @@ static bool read_tensors(export_import *im)
       return false;
     }
     const export_mapping *m = r.bytes > 0 ? find_mapping(im, r.slab) : NULL;
-    if (r.bytes > 0 && (!m || r.offset > m->bytes || r.bytes > m->bytes - r.offset)) {
+    const uint64_t room =
+        m && m->bytes > WEFT_SLAB_MARK_BYTES ? m->bytes - WEFT_SLAB_MARK_BYTES : 0;
+    if (r.bytes > 0 && (!m || r.offset > room || r.bytes > room - r.offset)) {
       return false;
     }
     t->data = m ? (const uint8_t *)m->base + r.offset : NULL;
@@ -374,14 +379,58 @@ static bool can_join(const export_import *im, uint64_t weights_sequence)
          ((use & IMPORT_RETIRED) == 0 || use >= IMPORT_READER);
 }
 
+/* Of the bytes themselves, also when the worker is no more. */
+bool export_is_dirty(const export_import *im)
+{
+  for (size_t i = 0; i < im->mapping_count; i++) {
+    if (weft_slab_dirty(im->mappings[i]->base, im->mappings[i]->bytes)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void wefti_imports_hold(wefti_imports *all, bool held)
+{
+  for (uint32_t r = 0; r < all->world_size; r++) {
+    (void)pthread_mutex_lock(&all->seats[r].lock);
+    all->seats[r].held = held;
+    (void)pthread_mutex_unlock(&all->seats[r].lock);
+  }
+}
+
+uint32_t wefti_imports_readers(wefti_imports *all, char *text, size_t cap)
+{
+  uint32_t readers = 0;
+  size_t len = 0;
+  text[0] = '\0';
+  for (uint32_t r = 0; r < all->world_size; r++) {
+    export_seat *s = &all->seats[r];
+    (void)pthread_mutex_lock(&s->lock);
+    for (const export_import *im = s->imports; im; im = im->next) {
+      const unsigned n =
+          atomic_load_explicit(&im->use, memory_order_acquire) / IMPORT_READER;
+      if (n > 0 && len < cap) {
+        const int more = snprintf(
+            text + len, cap - len, "%srank %" PRIu32 " sequence %" PRIu64 " by %u",
+            len == 0 ? "" : ", ", r, im->snapshot.weights_sequence, n);
+        len += more > 0 ? (size_t)more : 0;
+      }
+      readers += n;
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+  }
+  return readers;
+}
+
 weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_sequence,
                            const weft_snapshot **out, void **holder)
 {
   export_seat *s = &all->seats[rank];
   export_import *found = NULL;
   (void)pthread_mutex_lock(&s->lock);
-  for (export_import *im = s->imports; im; im = im->next) {
-    if (can_join(im, weights_sequence)) {
+  for (export_import *im = s->held ? NULL : s->imports; im; im = im->next) {
+    if (can_join(im, weights_sequence) && !export_is_dirty(im)) {
       atomic_fetch_add_explicit(&im->use, IMPORT_READER, memory_order_relaxed);
       found = im;
       break;

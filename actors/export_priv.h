@@ -46,6 +46,7 @@ struct export_seat {
   uint32_t rank;
   pthread_mutex_t lock;     /* over imports and who comes to read them */
   pthread_mutex_t opening;  /* over table, tensors and bad of those that are pinned */
+  bool held;                /* pins are refused; under lock */
   export_import *imports;   /* newest first */
   export_mapping *mappings; /* loop 0's, as is what follows */
   export_mapping **waiting; /* of SLABS messages, a reference each */
@@ -74,6 +75,8 @@ static inline bool export_has_digest(const export_import *im, const uint64_t dig
 /* ---- export_map.c */
 /* Loop 0: frees what is retired and not read, and tells the worker.  arg: a seat. */
 void export_sweep(void *arg);
+/* Its bytes are, or were, written over in place and not published. */
+bool export_is_dirty(const export_import *im);
 /* A reader's end; close: nobody is to come after it. */
 void export_leave(export_import *im, bool close);
 

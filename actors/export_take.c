@@ -354,6 +354,9 @@ static weft_err room_for(taking *k, weft_why *why)
     err = weft_memory_kept_create(&k->device->kept);
     if (err == WEFT_OK) {
       k->device->kept->cancel = &k->device->cancel;
+      if (k->device->inplace) {
+        weft_memory_kept_writable(k->device->kept);
+      }
     }
   }
   k->entries = calloc(tensors + 1, sizeof *k->entries);

@@ -137,8 +137,13 @@ void wefti_imports_visible(wefti_imports *all, uint64_t weights_sequence,
 /* All older ones go, with their readers, and those that cannot become visible any more.
  */
 void wefti_imports_settle(wefti_imports *all, uint64_t weights_sequence);
+/* true: pins get UNAVAIL until false. */
+void wefti_imports_hold(wefti_imports *all, bool held);
+/* Pins held, and of which rank and weights, in words. */
+uint32_t wefti_imports_readers(wefti_imports *all, char *text, size_t cap);
 /* Any thread.  *holder is for unpin.  The first pin of an import reads its table. Errors:
- * GONE (older than what is visible, and no reader holds it), UNAVAIL. */
+ * GONE (older than what is visible, and no reader holds it), UNAVAIL (also: its worker
+ * writes over it, or did and was not published, as the slab's mark says). */
 weft_err wefti_imports_pin(wefti_imports *all, uint32_t rank, uint64_t weights_sequence,
                            const weft_snapshot **out, void **holder) WEFT_MUST_USE;
 void wefti_imports_unpin(void *holder);

@@ -48,10 +48,15 @@ weft_err wefti_cell_create(const weft_tensor *want, weft_memory *memory,
 
 weft_err wefti_cell_alias(const char *name, const wefti_entry *of, wefti_entry *out)
 {
-  wefti_cell *owner = of->cell->owner ? of->cell->owner : of->cell;
   weft_tensor want = of->t;
   want.name = name;
-  const weft_err err = wefti_cell_create(&want, owner->memory, &owner->extent, out);
+  return wefti_cell_over(&want, of->cell, out);
+}
+
+weft_err wefti_cell_over(const weft_tensor *want, wefti_cell *of, wefti_entry *out)
+{
+  wefti_cell *owner = of->owner ? of->owner : of;
+  const weft_err err = wefti_cell_create(want, owner->memory, &owner->extent, out);
   if (err == WEFT_OK) {
     out->cell->owner = wefti_cell_ref(owner);
   }

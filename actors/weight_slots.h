@@ -22,6 +22,13 @@ enum {
 
 #define SLOT_CLOSED (1U << 31) /* in refs, for a moment: the snapshot is taken out */
 
+/* Why the default is not served. */
+enum {
+  HOLD_BEHIND = 1, /* it is not what the engine has published */
+  HOLD_PAUSE = 2,  /* an in-place update is open */
+  HOLD_DIRTY = 4   /* its bytes were, or are, written over */
+};
+
 typedef enum slot_state {
   SLOT_FREE,
   SLOT_INSTALLED,
@@ -67,7 +74,8 @@ struct weft_store {
   unsigned slot_count;
   uint64_t newest; /* the default's sequence, 0 = none */
   unsigned live;   /* the default's slot, or SLOT_NONE */
-  bool held;
+  unsigned held;   /* HOLD_…: why readers are not served; 0 = they are */
+  uint64_t dirty;  /* of HOLD_DIRTY: the newest epoch that wrote over the default */
 };
 
 /* One reader, or the store itself, less. */

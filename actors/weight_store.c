@@ -182,7 +182,7 @@ weft_err wefti_store_install(weft_store *store, uint64_t epoch,
 }
 
 static void publish_locked(weft_store *store, unsigned index, uint64_t sequence,
-                           bool held)
+                           unsigned held)
 {
   slot *s = &store->slots[index];
   const unsigned old = store->live;
@@ -191,7 +191,8 @@ static void publish_locked(weft_store *store, unsigned index, uint64_t sequence,
   atomic_store_explicit(&s->sequence, sequence, memory_order_seq_cst);
   store->live = index;
   store->held = held;
-  point_locked(store, held ? SLOT_HELD : index);
+  store->dirty = (held & HOLD_DIRTY) != 0 ? store->dirty : 0;
+  point_locked(store, held != 0 ? SLOT_HELD : index);
   store->newest = sequence;
   if (old != SLOT_NONE) {
     retire_locked(store, old);
@@ -207,7 +208,7 @@ weft_err wefti_store_publish(weft_store *store, uint64_t epoch, uint64_t sequenc
     if (index == SLOT_NONE) {
       err = WEFT_E_STATE;
     } else {
-      publish_locked(store, index, sequence, false);
+      publish_locked(store, index, sequence, 0);
     }
   }
   unlock(store);
@@ -258,7 +259,8 @@ weft_err wefti_store_swap(weft_store *store, const wefti_entry *entries, size_t 
 void wefti_store_forget(weft_store *store)
 {
   lock(store);
-  store->held = false;
+  store->held = 0;
+  store->dirty = 0;
   store->live = SLOT_NONE;
   point_locked(store, SLOT_NONE);
   store->newest = 0;
@@ -273,12 +275,36 @@ void wefti_store_forget(weft_store *store)
   unlock(store);
 }
 
+static void hold_locked(weft_store *store, unsigned held)
+{
+  if (held != store->held) {
+    store->held = held;
+    point_locked(store, held != 0 ? SLOT_HELD : store->live);
+  }
+}
+
 void wefti_store_hold(weft_store *store, bool held)
 {
   lock(store);
-  if (held != store->held) {
-    store->held = held;
-    point_locked(store, held ? SLOT_HELD : store->live);
+  hold_locked(store,
+              held ? store->held | HOLD_BEHIND : store->held & ~(unsigned)HOLD_BEHIND);
+  unlock(store);
+}
+
+void wefti_store_pause(weft_store *store, bool paused)
+{
+  lock(store);
+  hold_locked(store,
+              paused ? store->held | HOLD_PAUSE : store->held & ~(unsigned)HOLD_PAUSE);
+  unlock(store);
+}
+
+void wefti_store_dirty(weft_store *store, uint64_t epoch)
+{
+  lock(store);
+  if (store->live != SLOT_NONE) { /* else it was forgotten meanwhile */
+    store->dirty = epoch > store->dirty ? epoch : store->dirty;
+    hold_locked(store, store->held | HOLD_DIRTY);
   }
   unlock(store);
 }
@@ -313,22 +339,43 @@ static void say_holders(const slot *s, uint32_t readers, char *text, size_t cap)
       here > 0 && mapped > 0 ? " and " : "", mapped > 0 ? "the engine's process" : "");
 }
 
+static void list_holders(const slot *s, uint32_t readers, char *text, size_t cap)
+{
+  const size_t len = strlen(text);
+  char one[96];
+  say_holders(s, readers, one, sizeof one);
+  (void)snprintf(text + len, cap - len, "%s%s", len == 0 ? "" : ", ", one);
+}
+
 /* Not of the default: its readers keep nothing from going. */
 static void holders_locked(const weft_store *store, char *text, size_t cap)
 {
-  size_t len = 0;
   text[0] = '\0';
-  for (unsigned i = 0; i < store->slot_count && len < cap; i++) {
+  for (unsigned i = 0; i < store->slot_count; i++) {
     const slot *s = &store->slots[i];
     const uint32_t readers = readers_locked(s);
-    if (readers == 0 || s->state == SLOT_DEFAULT) {
-      continue;
+    if (readers > 0 && s->state != SLOT_DEFAULT) {
+      list_holders(s, readers, text, cap);
     }
-    char one[96];
-    say_holders(s, readers, one, sizeof one);
-    const int n = snprintf(text + len, cap - len, "%s%s", len == 0 ? "" : ", ", one);
-    len += n > 0 ? (size_t)n : 0;
   }
+}
+
+uint32_t wefti_store_readers(weft_store *store, char *text, size_t cap)
+{
+  uint32_t all = 0;
+  text[0] = '\0';
+  lock(store);
+  for (unsigned i = 0; i < store->slot_count; i++) {
+    const slot *s = &store->slots[i];
+    const uint32_t readers = readers_locked(s);
+    const uint32_t mapped = atomic_load_explicit(&s->mapped, memory_order_relaxed);
+    if (readers > mapped) { /* who started this process asks its own readers */
+      all += readers - mapped;
+      list_holders(s, readers, text, cap);
+    }
+  }
+  unlock(store);
+  return all;
 }
 
 weft_err wefti_store_room(weft_store *store, weft_why *why)
@@ -381,7 +428,8 @@ void wefti_store_state_get(weft_store *store, wefti_store_state *out)
     out->readers += readers_locked(&store->slots[i]);
     out->snapshots += store->slots[i].state != SLOT_FREE;
   }
-  if (store->live != SLOT_NONE) {
+  out->dirty = store->dirty;
+  if (store->live != SLOT_NONE && store->dirty == 0) {
     const weft_snapshot *live = &store->slots[store->live].snap->pub;
     out->weights_sequence = live->weights_sequence;
     out->digest_hi = live->digest_hi;
@@ -389,7 +437,7 @@ void wefti_store_state_get(weft_store *store, wefti_store_state *out)
     out->tensors = live->tensor_count;
     out->bytes = live->bytes;
   }
-  out->held = store->held;
+  out->held = store->held != 0;
   unlock(store);
 }
 

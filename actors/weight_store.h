@@ -29,6 +29,10 @@ weft_err wefti_cell_create(const weft_tensor *want, weft_memory *memory,
  * reference to of's cell.  Errors: NOMEM, OVERFLOW. */
 weft_err wefti_cell_alias(const char *name, const wefti_entry *of, wefti_entry *out)
     WEFT_MUST_USE;
+/* Another tensor over the very bytes of of, whose extent is as large: *out is want with
+ * copies of its name and shape.  Errors: NOMEM, OVERFLOW. */
+weft_err wefti_cell_over(const weft_tensor *want, wefti_cell *of, wefti_entry *out)
+    WEFT_MUST_USE;
 const weft_extent *wefti_cell_extent(const wefti_cell *cell);
 weft_memory *wefti_cell_memory(const wefti_cell *cell);
 int wefti_cell_device(const wefti_cell *cell); /* -1 = host memory */
@@ -60,6 +64,13 @@ weft_err wefti_store_swap(weft_store *store, const wefti_entry *entries, size_t 
 void wefti_store_forget(weft_store *store);
 /* true: pins get UNAVAIL although there may be a default, until false or a publish. */
 void wefti_store_hold(weft_store *store, bool held);
+/* The same, for as long as an in-place update is open: apart from hold. */
+void wefti_store_pause(weft_store *store, bool paused);
+/* Epoch is about to write over bytes of the default: pins get UNAVAIL, whatever becomes
+ * of the epoch, until a publish or forget; state says so.  Any thread. */
+void wefti_store_dirty(weft_store *store, uint64_t epoch);
+/* How many of this process read which snapshot, in words; 0 = nobody does. */
+uint32_t wefti_store_readers(weft_store *store, char *text, size_t cap);
 /* Readers may be served until until_ns of CLOCK_BOOTTIME.  Only ever extends. */
 void wefti_store_grant(weft_store *store, uint64_t until_ns);
 /* Frees retired snapshots without readers.  Not for a reader's thread. */
@@ -79,11 +90,13 @@ void wefti_store_unshare(weft_store *store, const weft_snapshot *snapshot);
 wefti_cell *wefti_snapshot_cell(const weft_snapshot *snapshot, size_t i);
 
 typedef struct wefti_store_state {
-  uint64_t weights_sequence, digest_hi, digest_lo; /* of the default; 0 = none */
+  uint64_t weights_sequence, digest_hi,
+      digest_lo; /* of the default; 0 = none, or dirty */
   uint64_t tensors, bytes;
   uint32_t readers;   /* pins held, of any snapshot */
   uint32_t snapshots; /* held in all */
   bool held;
+  uint64_t dirty; /* epoch that wrote over the default and was not published; 0 = none */
 } wefti_store_state;
 void wefti_store_state_get(weft_store *store, wefti_store_state *out);
 

@@ -26,6 +26,8 @@ static bool unpack_session(const weft_msg *msg, worker_ask *ask)
     ask->base_sequence = m->base_sequence;
     ask->base_digest_hi = m->base_digest_hi;
     ask->base_digest_lo = m->base_digest_lo;
+    ask->inplace = m->inplace;
+    ask->timeout_ms = m->timeout_ms;
   } else if (msg->type == WEFT_MSG_W_ACCEPT) {
     UNPACK(w_accept);
     ask->what = m->what;
@@ -113,6 +115,7 @@ static void new_boot(weft_ctx *ctx, worker *w, uint64_t boot)
              w->rank, boot);
     w->former[w->former_count++ % WORKER_FORMER_MAX] = w->boot;
     wefti_store_forget(w->args.device->store);
+    w->pause_epoch = 0;
     w->ended = 0;
     w->adopted_op = 0;
     w->session_op = 0;
@@ -186,6 +189,7 @@ static void on_beat(weft_ctx *ctx, worker *w, const worker_ask *ask, const weft_
     wefti_store_grant(device->store,
                       m->echo_ns + (ns < WORKER_GRANT_NS ? ns : WORKER_GRANT_NS));
   }
+  worker_resume(w, m->resume);
   worker_state(ctx, w, ask);
   if (w->corr == 0 && !worker_recalls(w) && w->phase != WEFT_WORKER_ABORTING &&
       (w->untidy || wefti_store_reapable(device->store))) {
@@ -219,18 +223,26 @@ static void on_start(weft_ctx *ctx, worker *w, const worker_ask *ask)
         "Draft model weight update requested, but no draft model is configured.");
   } else if (w->epoch != 0) {
     wrong_phase(ctx, w, ask, "start");
+  } else if ((ask->inplace != 0) != w->args.device->inplace) {
+    worker_refuse(ctx, ask, WEFT_E_UNSUPPORTED,
+                  "rank %" PRIu32 " was started with --staging %s, its engine was not",
+                  w->rank, w->args.device->inplace ? "inplace" : "shadow");
   } else {
     wefti_store_state st;
     wefti_store_state_get(w->args.device->store, &st);
     worker_ask open = *ask;
     /* 1: the live set here is not what the session builds on; a partial update must not
      * be mixed with it. */
-    open.strict = st.weights_sequence != ask->base_sequence ||
+    open.strict = st.dirty != 0 || st.weights_sequence != ask->base_sequence ||
                   st.digest_hi != ask->base_digest_hi ||
                   st.digest_lo != ask->base_digest_lo;
     w->epoch = ask->epoch;
     w->phase = WEFT_WORKER_OPEN;
-    worker_run(ctx, w, WEFT_DEVICE_OPEN, &open);
+    if (ask->inplace) {
+      worker_drain(ctx, w, &open);
+    } else {
+      worker_run(ctx, w, WEFT_DEVICE_OPEN, &open);
+    }
   }
 }
 
@@ -283,14 +295,14 @@ static bool same_return(weft_return a, weft_return b)
  */
 static void on_busy(weft_ctx *ctx, worker *w, const worker_ask *ask)
 {
-  if (w->corr != 0 && w->asked.type == ask->type && w->asked.op == ask->op &&
-      w->asked.epoch == ask->epoch) {
+  if ((w->corr != 0 || w->draining) && w->asked.type == ask->type &&
+      w->asked.op == ask->op && w->asked.epoch == ask->epoch) {
     if (!same_return(w->asked.back, ask->back)) {
       worker_refuse(ctx, &w->asked, WEFT_E_CANCELLED, "asked again, answered there");
       w->asked.back = ask->back;
     }
   } else if (w->phase == WEFT_WORKER_ABORTING || worker_recalls(w) ||
-             worker_job_is_question(w->job)) {
+             (w->corr != 0 && worker_job_is_question(w->job))) {
     worker_keep(ctx, w, ask);
   } else {
     wrong_phase(ctx, w, ask, "another call");
@@ -327,7 +339,8 @@ static void on_session(weft_ctx *ctx, worker *w, const worker_ask *ask)
     worker_refuse(ctx, ask, WEFT_E_STALE,
                   "rank %" PRIu32 ": a later operation came first",
                   w->rank); /* a late copy: the engine asks one thing after the other */
-  } else if (w->corr != 0 || worker_recalls(w) || w->phase == WEFT_WORKER_ABORTING) {
+  } else if (w->corr != 0 || worker_recalls(w) || w->draining ||
+             w->phase == WEFT_WORKER_ABORTING) {
     on_busy(ctx, w, ask);
   } else {
     run_session(ctx, w, ask);
@@ -336,20 +349,30 @@ static void on_session(weft_ctx *ctx, worker *w, const worker_ask *ask)
 
 /* ---- the end of sessions */
 
+static bool publish(worker *w, const worker_ask *ask)
+{
+  wefti_device *device = w->args.device;
+  if (device->inplace) { /* before readers come; all of it lies there since FINISH */
+    wefti_inplace_clear(device);
+    w->pause_epoch = 0;
+  }
+  return wefti_store_publish(device->store, ask->epoch, ask->base_sequence) == WEFT_OK;
+}
+
 static void on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask)
 {
   weft_store *store = w->args.device->store;
   wefti_store_state st;
   wefti_store_state_get(store, &st);
   if (ask->base_sequence <= st.weights_sequence) {
-    worker_ok(ctx, ask); /* has happened */
+    worker_ok(ctx, w, ask); /* has happened */
   } else if (ask->epoch <= w->ended) {
     worker_refuse(ctx, ask, WEFT_E_STALE,
                   "rank %" PRIu32 ": publish of epoch %" PRIu64 ", but %" PRIu64
                   " has ended here",
                   w->rank, ask->epoch, w->ended);
   } else if (w->phase != WEFT_WORKER_INSTALLED || w->epoch != ask->epoch ||
-             wefti_store_publish(store, ask->epoch, ask->base_sequence) != WEFT_OK) {
+             !publish(w, ask)) {
     wrong_phase(ctx, w, ask, "publish");
   } else {
     weft_log(ctx, WEFT_LOG_INFO,
@@ -360,7 +383,7 @@ static void on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask)
     w->phase = WEFT_WORKER_IDLE;
     w->untidy = true;
     worker_said_clear(w);
-    worker_ok(ctx, ask);
+    worker_ok(ctx, w, ask);
   }
 }
 
@@ -384,13 +407,13 @@ static void wait_for_abort(weft_ctx *ctx, worker *w, const worker_ask *ask)
 static void on_abort(weft_ctx *ctx, worker *w, const worker_ask *ask)
 {
   if (ask->epoch <= w->ended) {
-    worker_ok(ctx, ask);
+    worker_ok(ctx, w, ask);
   } else if (w->phase == WEFT_WORKER_ABORTING) {
     w->abort_epoch = ask->epoch > w->abort_epoch ? ask->epoch : w->abort_epoch;
     wait_for_abort(ctx, w, ask);
   } else if (w->epoch == 0 || ask->epoch < w->epoch) {
     w->ended = ask->epoch; /* nothing of it here, and nothing of it will be taken in */
-    worker_ok(ctx, ask);
+    worker_ok(ctx, w, ask);
   } else {
     weft_log(ctx, WEFT_LOG_INFO,
              "abort in phase %s: %.*s rank=%" PRIu32 " epoch=%" PRIu64,
@@ -505,6 +528,8 @@ static weft_err worker_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   case WEFT_MSG_TIMER:
     if (((const weft_timer_msg *)msg)->tag == WORKER_TIMER_RECALL) {
       worker_recall_due(ctx, w, ((const weft_timer_msg *)msg)->id);
+    } else if (w->draining && ((const weft_timer_msg *)msg)->id == w->drain_timer) {
+      worker_drain_look(ctx, w);
     } else if (w->corr == 0 && w->phase == WEFT_WORKER_ABORTING) {
       worker_run(ctx, w, WEFT_DEVICE_ABANDON, NULL); /* which did not get through */
     }

@@ -42,9 +42,11 @@ void worker_refuse(weft_ctx *ctx, const worker_ask *ask, weft_err err, const cha
   refuse_text(ctx, ask, err, false, text);
 }
 
-void worker_ok(weft_ctx *ctx, const worker_ask *ask)
+void worker_ok(weft_ctx *ctx, const worker *w, const worker_ask *ask)
 {
-  const weft_w_ok m = { .h.type = WEFT_MSG_W_OK, ENVELOPE(ask) };
+  wefti_store_state st;
+  wefti_store_state_get(w->args.device->store, &st);
+  const weft_w_ok m = { .h.type = WEFT_MSG_W_OK, ENVELOPE(ask), .poisoned = st.dirty };
   (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
 }
 
@@ -52,6 +54,15 @@ void worker_json(weft_ctx *ctx, const worker_ask *ask, weft_buf *json)
 {
   const weft_w_answer m = { .h.type = WEFT_MSG_W_ANSWER, ENVELOPE(ask), .json = json };
   (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
+}
+
+static uint32_t phase(const worker *w, const wefti_store_state *st)
+{
+  if (worker_recalls(w)) {
+    return WEFT_WORKER_MAPPING;
+  }
+  return st->dirty != 0 && w->phase == WEFT_WORKER_IDLE ? WEFT_WORKER_POISONED
+                                                        : (uint32_t)w->phase;
 }
 
 void worker_state(weft_ctx *ctx, worker *w, const worker_ask *ask)
@@ -62,7 +73,7 @@ void worker_state(weft_ctx *ctx, worker *w, const worker_ask *ask)
   const weft_w_state m = {
     .h.type = WEFT_MSG_W_STATE,
     ENVELOPE(ask),
-    .phase = (uint32_t)(worker_recalls(w) ? WEFT_WORKER_MAPPING : w->phase),
+    .phase = phase(w, &st),
     .weights_sequence = st.weights_sequence,
     .digest_hi = st.digest_hi,
     .digest_lo = st.digest_lo,
@@ -74,6 +85,7 @@ void worker_state(weft_ctx *ctx, worker *w, const worker_ask *ask)
     .snapshots = st.snapshots,
     .stamp_ns = weft_boottime_ns(ctx),
     .pid = device->pid,
+    .poisoned = st.dirty,
     .device = { device->about, (uint32_t)strlen(device->about) },
   };
   (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));

@@ -103,6 +103,11 @@ void worker_drop(weft_ctx *ctx, worker *w, uint64_t epoch)
 {
   w->phase = WEFT_WORKER_ABORTING;
   w->abort_epoch = epoch;
+  if (w->draining) {
+    worker_drain_end(ctx, w);
+    worker_refuse(ctx, &w->asked, WEFT_E_CANCELLED, "epoch %" PRIu64 " was aborted",
+                  w->asked.epoch);
+  }
   if (w->corr != 0) {
     atomic_store_explicit(&w->args.device->cancel, true, memory_order_relaxed);
   } else {
@@ -124,7 +129,7 @@ static void abort_end(weft_ctx *ctx, worker *w)
   w->untidy = true;
   worker_said_clear(w);
   for (unsigned i = 0; i < w->abort_count; i++) {
-    worker_ok(ctx, &w->aborts[i]);
+    worker_ok(ctx, w, &w->aborts[i]);
   }
   w->abort_count = 0;
 }

@@ -18,6 +18,7 @@ enum {
   WORKER_RETRY_MS = 20,
   WORKER_TIMER_RETRY = 0, /* tags */
   WORKER_TIMER_RECALL = 1,
+  WORKER_DRAIN_MS = 10,        /* between two looks at the readers */
   WORKER_GRANT_NS = 2000000000 /* from the stamp that a heartbeat echoes, at most */
 };
 
@@ -29,7 +30,7 @@ typedef struct worker_ask {
   uint16_t type;
   uint64_t boot, incarnation, epoch, op;
   weft_return back; /* corr 0: nobody waits */
-  uint32_t what, timeout_ms, strict, draft, alone;
+  uint32_t what, timeout_ms, strict, draft, alone, inplace;
   uint64_t base_sequence, base_digest_hi, base_digest_lo;
   weft_str arg;   /* of an abort, borrowed */
   weft_buf *info; /* borrowed, or a kept one's reference */
@@ -68,6 +69,12 @@ typedef struct worker {
   bool is_init;
   uint64_t ended; /* highest ended epoch of this boot */
 
+  /* In place: readers are paused for that epoch, until a heartbeat or PUBLISH ends it. */
+  uint64_t pause_epoch; /* 0 = they are not */
+  bool draining;        /* asked waits for those that there are to go */
+  uint64_t drain_timer;
+  uint64_t drain_due_ms;
+
   uint64_t corr; /* question to the device thread, 0 = it is free */
   weft_device_job job;
   bool untidy;      /* what was dropped may lie there as free memory */
@@ -87,7 +94,7 @@ typedef struct worker {
 /* ---- worker_answer.c.  All answer ask->back and echo ask's envelope. */
 void worker_refuse(weft_ctx *ctx, const worker_ask *ask, weft_err err, const char *fmt,
                    ...) WEFT_PRINTF(4, 5);
-void worker_ok(weft_ctx *ctx, const worker_ask *ask);
+void worker_ok(weft_ctx *ctx, const worker *w, const worker_ask *ask);
 void worker_state(weft_ctx *ctx, worker *w, const worker_ask *ask);
 void worker_json(weft_ctx *ctx, const worker_ask *ask, weft_buf *json);
 /* Turns the device's answer into what is said to w->asked, now and to a repeat. */
@@ -118,6 +125,15 @@ void worker_recall_offer(weft_ctx *ctx, worker *w, bool found);
 void worker_recall_due(weft_ctx *ctx, worker *w, uint64_t timer);
 /* The device thread's answer, or that it was not reached. */
 void worker_recall_done(weft_ctx *ctx, worker *w, weft_err err, weft_str text);
+
+/* ---- worker_drain.c */
+/* Pauses readers for ask, a start, and waits for them; then runs OPEN, or refuses. */
+void worker_drain(weft_ctx *ctx, worker *w, const worker_ask *ask);
+void worker_drain_look(weft_ctx *ctx, worker *w);
+/* Nobody waits any more; readers stay paused. */
+void worker_drain_end(weft_ctx *ctx, worker *w);
+/* Readers that were paused up to epoch are served again, unless a session is open. */
+void worker_resume(worker *w, uint64_t epoch);
 
 /* ---- worker.c */
 void worker_dispatch(weft_ctx *ctx, worker *w, const worker_ask *ask);

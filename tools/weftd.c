@@ -172,6 +172,7 @@ static int run_engine(const weftd_opts *o)
     .nccl = o->nccl,
     .allow_ipc_pickle = o->allow_ipc_pickle,
     .manifest = o->manifest,
+    .staging = o->staging,
     .require_pause = o->require_pause,
     .pause_lease_ms = o->pause_lease_s * 1000,
     .replicas = o->replicas,
@@ -238,6 +239,7 @@ static int run_worker(const weftd_opts *o)
     .need_grant = o->need_grant,
     .draft = o->draft,
     .draft_manifest = o->draft_manifest,
+    .staging = o->staging,
   };
   weft_why why;
   return weft_worker_run(&opts, &why) == WEFT_OK ? WEFTD_DONE : failed(&why);

@@ -3,6 +3,7 @@
 #define WEFT_TOOLS_WEFTD_H
 
 #include "weft/actor.h"
+#include "weft/weft.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,8 +38,9 @@ typedef struct weftd_opts {
   char *root_path;           /* weights_root without symlinks, owned */
   char *token, *join_token;  /* what the files say, owned, or NULL */
   const char *cudart, *nccl; /* GPU libraries */
-  const char *manifest, *draft_manifest;
+  const char *manifest, *draft_manifest, *staging_name;
   bool draft;
+  weft_staging staging;
   uint64_t gpu;
   bool has_gpu, allow_ipc_pickle;
   uint64_t max_body, copy_threads;

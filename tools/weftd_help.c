@@ -35,6 +35,8 @@ static const char engine_help[] =
     "  --draft                there is a speculative draft model, too: a second set of\n"
     "                         weights, updated by start_draft_weight_update\n"
     "  --draft-manifest FILE  the tensors of that set\n"
+    "  --staging HOW          shadow: updates are staged beside what is live; inplace:\n"
+    "                         over it, for weights that do not fit twice [shadow]\n"
     "  --tcp-allow LIST       hosts that a tcp source may name, beside loopback\n"
     "  --copy-threads N       threads that copy, per worker [its share of the cores]\n"
     "  --strict-coverage      refuse a finish when tensors that are live, or in the\n"
@@ -83,8 +85,8 @@ static const char worker_help[] =
     "  --listen URL           own nng socket [chosen to fit the join URL]\n"
     "  --backend NAME, --weights-root DIR, --tcp-allow LIST, --copy-threads N,\n"
     "  --tp N, --pp N, --cudart PATH, --nccl PATH, --manifest FILE, --draft,\n"
-    "  --draft-manifest FILE, --log-level LEVEL\n"
-    "                         as of weftd\n"
+    "  --draft-manifest FILE, --staging HOW,\n"
+    "  --log-level LEVEL      as of weftd\n"
     "  --device N             its GPU [the only one that it sees, else the rank's]\n";
 
 static const char acceptor_help[] =

@@ -56,6 +56,7 @@ static const opt table[] = {
   { "--manifest", OPT_TEXT, E | W, AT(manifest), 0 },
   { "--draft", OPT_FLAG, E | W, AT(draft), 0 },
   { "--draft-manifest", OPT_TEXT, E | W, AT(draft_manifest), 0 },
+  { "--staging", OPT_TEXT, E | W, AT(staging_name), 0 },
   { "--tcp-allow", OPT_TEXT, E | W, AT(tcp_allow), 0 },
   { "--copy-threads", OPT_NUMBER, E | W, AT(copy_threads), 0 },
   { "--run-dir", OPT_TEXT, E, AT(run_dir), 0 },
@@ -375,6 +376,21 @@ static unsigned check_pause(const weftd_opts *o)
              : 0;
 }
 
+static unsigned check_staging(weftd_opts *o)
+{
+  const char *name = o->staging_name ? o->staging_name : "shadow";
+  o->staging = strcmp(name, "inplace") == 0 ? WEFT_STAGING_INPLACE : WEFT_STAGING_SHADOW;
+  if (o->staging == WEFT_STAGING_SHADOW && strcmp(name, "shadow") != 0) {
+    return weftd_mistake("--staging %s: it is shadow or inplace", name);
+  }
+  return o->staging == WEFT_STAGING_INPLACE && o->backend &&
+                 strcmp(o->backend, "host") != 0
+             ? weftd_mistake(
+                   "--staging inplace is for the host backend, not --backend %s",
+                   o->backend)
+             : 0;
+}
+
 static unsigned check_join(const weftd_opts *o)
 {
   unsigned bad = 0;
@@ -437,6 +453,7 @@ unsigned weftd_opts_read(weftd_opts *o, int argc, char **argv)
   bad += check_join(o);
   bad += o->mode == WEFTD_ENGINE ? weftd_fleet_check(o) : 0;
   bad += check_pause(o);
+  bad += check_staging(o);
   if (o->backend && strcmp(o->backend, "host") != 0 && strcmp(o->backend, "nccl") != 0 &&
       strcmp(o->backend, "ipc") != 0) {
     bad += weftd_mistake("--backend %s: not in this build; there are: host, nccl, ipc",

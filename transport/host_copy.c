@@ -49,6 +49,26 @@ static void report(wefti_host_job *job)
   }
 }
 
+void wefti_host_before_write(wefti_host_job *job, bool locked)
+{
+  const weft_plan *plan = &job->plan->pub;
+  if (atomic_load_explicit(&job->writes, memory_order_acquire)) {
+    return;
+  }
+  if (locked) {
+    (void)pthread_mutex_lock(&job->lock);
+  }
+  if (!atomic_load_explicit(&job->writes, memory_order_relaxed)) {
+    if (plan->on_write != NULL) {
+      plan->on_write(plan->on_write_arg);
+    }
+    atomic_store_explicit(&job->writes, true, memory_order_release);
+  }
+  if (locked) {
+    (void)pthread_mutex_unlock(&job->lock);
+  }
+}
+
 static weft_err early_end(wefti_host_job *job, size_t i, uint64_t got)
 {
   const weft_plan_tensor *t = &job->plan->tensors[i];
@@ -118,7 +138,9 @@ static weft_err copy_tensor(copier *c, size_t i)
     }
     const uint64_t left = t->bytes - got;
     const size_t want = left < WEFTI_HOST_BLOCK ? (size_t)left : WEFTI_HOST_BLOCK;
-    uint8_t *to = bounce ? c->block : dst + got;
+    const bool direct =
+        !bounce && atomic_load_explicit(&job->writes, memory_order_acquire);
+    uint8_t *to = direct ? dst + got : c->block;
     const ssize_t n = pread(job->plan->fd, to, want, (off_t)(job->plan->at[i] + got));
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
       continue;
@@ -130,7 +152,8 @@ static weft_err copy_tensor(copier *c, size_t i)
       return early_end(job, i, got);
     }
     weft_hasher_update(hasher, to, (size_t)n);
-    if (bounce) {
+    if (!direct) {
+      wefti_host_before_write(job, true);
       write_past_cache(dst + got, to, (size_t)n);
     }
     got += (uint64_t)n;
@@ -201,6 +224,7 @@ static weft_err copy_run(copier *c, size_t i, size_t n)
   const uint8_t *from = c->block;
   for (size_t k = 0; err == WEFT_OK && k < n; k++) {
     if (t[k].bytes > 0) {
+      wefti_host_before_write(job, true);
       memcpy(job->dst[i + k], from, t[k].bytes);
     }
     job->digests[i + k] = weft_digest_of(from, t[k].bytes);

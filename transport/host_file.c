@@ -106,7 +106,8 @@ static weft_err whole_file(wefti_host_plan *plan, weft_why *why)
     }
     take(plan, i, &plan->st->tensors[i]);
   }
-  plan->pub = (weft_plan){ plan->tensors, n, plan->st->data_bytes };
+  plan->pub =
+      (weft_plan){ .tensors = plan->tensors, .count = n, .bytes = plan->st->data_bytes };
   return WEFT_OK;
 }
 

@@ -59,6 +59,7 @@ typedef struct wefti_host_job {
   const wefti_host *host;
   atomic_uint_fast64_t bytes; /* so far; relaxed, for show */
   atomic_size_t next;         /* tensor nobody has begun; relaxed, only a ticket */
+  atomic_bool writes;         /* on_write was called; release, acquire before a write */
   atomic_bool stop;           /* somebody failed; relaxed, only a hint */
   pthread_mutex_t lock;       /* for what follows */
   pthread_cond_t ended;
@@ -80,6 +81,9 @@ weft_err wefti_host_shm_accept(wefti_host_plan *plan, const weft_json *source,
                                weft_why *why) WEFT_MUST_USE;
 weft_err wefti_host_tcp_accept(const wefti_host *h, wefti_host_plan *plan,
                                const weft_json *source, weft_why *why) WEFT_MUST_USE;
+
+/* Before each write to dst; locked: other threads may be at it too. */
+void wefti_host_before_write(wefti_host_job *job, bool locked);
 
 /* Both with job's progress and cancel. */
 weft_err wefti_host_copy(wefti_host_job *job, weft_why *why) WEFT_MUST_USE;

@@ -16,7 +16,7 @@
 
 #define INVALID "Invalid update_info for host backend: "
 
-enum { HOST_CAP = 256, PORT_CAP = 6, TOKEN_MAX = 1024 };
+enum { HOST_CAP = 256, PORT_CAP = 6, TOKEN_MAX = 1024, FIRST_BYTES = 4096 };
 
 weft_err wefti_address_split(const char *address, char *host, size_t host_cap, char *port,
                              size_t port_cap, weft_why *why)
@@ -355,8 +355,12 @@ static weft_err receive_tensor(stream *s, weft_hasher *hasher, size_t i, weft_wh
                    "%" PRIu64 " of %" PRIu64 " bytes of '%.100s' had arrived", got,
                    t->bytes, t->name);
     s->doing = doing;
-    const weft_err err = read_some(
-        s, dst + got, left < WEFTI_HOST_BLOCK ? (size_t)left : WEFTI_HOST_BLOCK, &n, why);
+    /* The first bytes of all go elsewhere: that they come has to be told before. */
+    uint8_t first[FIRST_BYTES];
+    const bool written = atomic_load_explicit(&job->writes, memory_order_relaxed);
+    const size_t most = written ? WEFTI_HOST_BLOCK : sizeof first;
+    const weft_err err = read_some(s, written ? dst + got : first,
+                                   left < most ? (size_t)left : most, &n, why);
     s->doing = "";
     if (err != WEFT_OK) {
       return err;
@@ -364,6 +368,10 @@ static weft_err receive_tensor(stream *s, weft_hasher *hasher, size_t i, weft_wh
     if (n == 0) {
       return weft_whyf(why, WEFT_E_TRUNCATED, "tcp %s: closed when %s", job->plan->label,
                        doing);
+    }
+    if (!written) {
+      wefti_host_before_write(job, false);
+      memcpy(dst + got, first, n);
     }
     weft_hasher_update(hasher, dst + got, n);
     got += n;

@@ -29,7 +29,7 @@ typedef struct slab {
   uint32_t id;
   int fd;
   uint8_t *base;
-  uint64_t bytes;
+  uint64_t bytes;     /* that extents are cut from; the mark's page follows */
   uint64_t backed;    /* bytes */
   uint8_t granules[]; /* [bytes / GRANULE] 1 = has pages; owner thread only */
 } slab;
@@ -116,6 +116,52 @@ static weft_err sys_error(weft_why *why, const char *what, uint64_t bytes)
                    (size_t)bytes, e);
 }
 
+/* In the last page of each slab.  Readers of other processes load it. */
+typedef struct slab_mark {
+  _Atomic uint32_t dirty; /* set before the first byte, cleared after the last */
+} slab_mark;
+
+bool weft_slab_dirty(const void *base, uint64_t bytes)
+{
+  if (bytes < WEFT_SLAB_MARK_BYTES) {
+    return true; /* no slab of ours */
+  }
+  const void *at = (const uint8_t *)base + (bytes - WEFT_SLAB_MARK_BYTES);
+  const slab_mark *mark = at;
+  return atomic_load_explicit(&mark->dirty, memory_order_acquire) != 0;
+}
+
+void weft_slab_mark(void *base, uint64_t bytes, bool dirty)
+{
+  void *at = (uint8_t *)base + (bytes - WEFT_SLAB_MARK_BYTES);
+  slab_mark *mark = at;
+  /* seq_cst: no byte that follows may be seen before it. */
+  atomic_store_explicit(&mark->dirty, dirty ? 1 : 0, memory_order_seq_cst);
+}
+
+static void host_mark(weft_memory *m, uint32_t id, bool dirty)
+{
+  host_memory *h = host(m);
+  lock(h);
+  for (size_t i = 0; i < h->slab_count; i++) {
+    if (id == 0 || h->slabs[i]->id == id) {
+      weft_slab_mark(h->slabs[i]->base, h->slabs[i]->bytes + WEFT_SLAB_MARK_BYTES, dirty);
+    }
+  }
+  unlock(h);
+}
+
+/* Its pages but the mark's are taken when they are needed. */
+static weft_err take_mark(int fd, uint64_t bytes, weft_why *why)
+{
+  int r;
+  do {
+    r = fallocate(fd, 0, (off_t)(bytes - WEFT_SLAB_MARK_BYTES), WEFT_SLAB_MARK_BYTES);
+  } while (r != 0 && errno == EINTR);
+  return r == 0 ? WEFT_OK
+                : sys_error(why, "no page for a slab's mark", WEFT_SLAB_MARK_BYTES);
+}
+
 static weft_err open_slab(uint64_t bytes, int *fd, void **base, weft_why *why)
 {
   weft_err err = check_file_limit(bytes, why);
@@ -130,6 +176,9 @@ static weft_err open_slab(uint64_t bytes, int *fd, void **base, weft_why *why)
       fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     err = sys_error(why, "setting up a slab", bytes);
   } else {
+    err = take_mark(*fd, bytes, why);
+  }
+  if (err == WEFT_OK) {
     *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (*base == MAP_FAILED) {
       err = sys_error(why, "mmap of a slab", bytes);
@@ -139,13 +188,14 @@ static weft_err open_slab(uint64_t bytes, int *fd, void **base, weft_why *why)
     (void)close(*fd);
     return err;
   }
-  (void)madvise(*base, bytes, MADV_HUGEPAGE); /* where the kernel has it for shmem */
+  (void)madvise(*base, bytes - WEFT_SLAB_MARK_BYTES,
+                MADV_HUGEPAGE); /* where the kernel has it for shmem */
   return WEFT_OK;
 }
 
 static void close_slab(slab *s)
 {
-  (void)munmap(s->base, s->bytes);
+  (void)munmap(s->base, s->bytes + WEFT_SLAB_MARK_BYTES);
   (void)close(s->fd);
   free(s);
 }
@@ -181,13 +231,13 @@ static weft_err add_slab(host_memory *h, uint64_t bytes, weft_why *why)
   }
   int fd;
   void *base = NULL;
-  weft_err err = open_slab(want, &fd, &base, why);
+  weft_err err = open_slab(want + WEFT_SLAB_MARK_BYTES, &fd, &base, why);
   if (err != WEFT_OK) {
     return err;
   }
   slab *s = calloc(1, sizeof *s + want / GRANULE);
   if (s == NULL) {
-    (void)munmap(base, want);
+    (void)munmap(base, want + WEFT_SLAB_MARK_BYTES);
     (void)close(fd);
     return weft_whyf(why, WEFT_E_NOMEM, "host memory: no memory for a slab's table");
   }
@@ -450,7 +500,7 @@ static int host_slab_fd(weft_memory *m, uint32_t slab_id, uint64_t *bytes)
   const slab *s = find_slab(h, slab_id);
   if (s != NULL) {
     fd = s->fd;
-    *bytes = s->bytes;
+    *bytes = s->bytes + WEFT_SLAB_MARK_BYTES;
   }
   unlock(h);
   return fd;
@@ -484,6 +534,7 @@ static const weft_memory_ops host_ops = {
   .slab_fd = host_slab_fd,
   .stats = host_stats,
   .destroy = host_destroy,
+  .mark = host_mark,
 };
 
 weft_err weft_memory_host_create(const weft_memory_host_opts *opts, weft_memory **out)

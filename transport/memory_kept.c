@@ -34,6 +34,7 @@ typedef struct kept_memory {
   pthread_mutex_t lock; /* over all of it; held for moments */
   kept_slab *slabs;
   bool sealed;
+  bool writable;
   uint32_t last_id;
   weft_memory_stats stats;
 } kept_memory;
@@ -179,6 +180,18 @@ static void kept_stats(weft_memory *m, weft_memory_stats *out)
   (void)pthread_mutex_unlock(&k->lock);
 }
 
+static void kept_mark(weft_memory *m, uint32_t id, bool dirty)
+{
+  kept_memory *k = kept(m);
+  (void)pthread_mutex_lock(&k->lock);
+  for (kept_slab *s = k->writable ? k->slabs : NULL; s != NULL; s = s->next) {
+    if (id == 0 || s->id == id) {
+      weft_slab_mark(s->base, s->bytes, dirty);
+    }
+  }
+  (void)pthread_mutex_unlock(&k->lock);
+}
+
 static void kept_destroy(weft_memory *m)
 {
   kept_memory *k = kept(m);
@@ -200,7 +213,13 @@ static const weft_memory_ops kept_ops = {
   .slab_fd = kept_slab_fd,
   .stats = kept_stats,
   .destroy = kept_destroy,
+  .mark = kept_mark,
 };
+
+void weft_memory_kept_writable(weft_memory *m)
+{
+  kept(m)->writable = true;
+}
 
 weft_err weft_memory_kept_create(weft_memory **out)
 {
@@ -243,6 +262,9 @@ weft_err weft_memory_kept_add(weft_memory *m, int fd, uint64_t bytes, bool alone
   if (err != WEFT_OK) {
     return err;
   }
+  if (k->writable && bytes < WEFT_SLAB_MARK_BYTES) {
+    return weft_whyf(why, WEFT_E_INVAL, "kept memory: a slab without a mark");
+  }
   if (k->last_id == UINT32_MAX) {
     return weft_whyf(why, WEFT_E_LIMIT, "kept memory: out of slab ids");
   }
@@ -251,7 +273,8 @@ weft_err weft_memory_kept_add(weft_memory *m, int fd, uint64_t bytes, bool alone
   if (s == NULL) {
     return weft_whyf(why, WEFT_E_NOMEM, "kept memory: no memory for a slab's table");
   }
-  void *base = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, fd, 0);
+  const int how = k->writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void *base = mmap(NULL, (size_t)bytes, how, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) {
     const int e = errno;
     free(s);
@@ -262,6 +285,9 @@ weft_err weft_memory_kept_add(weft_memory *m, int fd, uint64_t bytes, bool alone
   s->base = base;
   s->bytes = bytes;
   s->alone = alone;
+  if (k->writable) { /* trim leaves the mark alone */
+    count(s, bytes - WEFT_SLAB_MARK_BYTES, WEFT_SLAB_MARK_BYTES, true);
+  }
   (void)pthread_mutex_lock(&k->lock);
   s->id = ++k->last_id;
   s->next = k->slabs;

@@ -2,6 +2,7 @@
 #include "weft_test.h"
 
 #include "exports.h"
+#include "weft/memory.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 
 /* What a parent makes of what a worker sends; the test plays the worker. */
 
-enum { SLAB_BYTES = 4096, LIFE = 77 };
+enum { SLAB_BYTES = 4096, FILE_BYTES = SLAB_BYTES + WEFT_SLAB_MARK_BYTES, LIFE = 77 };
 
 typedef struct table_file {
   wefti_export_record r[2];
@@ -50,9 +51,9 @@ static int make_file(const void *data, size_t len, bool sealed)
 
 static void begin(world *w)
 {
-  uint8_t bytes[SLAB_BYTES];
+  uint8_t bytes[FILE_BYTES] = { 0 };
   memset(w, 0, sizeof *w);
-  for (size_t i = 0; i < sizeof bytes; i++) {
+  for (size_t i = 0; i < SLAB_BYTES; i++) {
     bytes[i] = (uint8_t)i;
   }
   const weft_runtime_opts opts = { .size = sizeof opts, .loops = 1 };
@@ -81,7 +82,7 @@ static void begin(world *w)
                                .tensors = 2,
                                .bytes = 16,
                                .table_bytes = sizeof w->table };
-  w->msg.slabs[0] = (wefti_export_slab){ .id = 5, .bytes = SLAB_BYTES };
+  w->msg.slabs[0] = (wefti_export_slab){ .id = 5, .bytes = FILE_BYTES };
 }
 
 static void end(world *w)
@@ -369,7 +370,7 @@ static void lies_are_refused(void **state)
       w.msg.table_bytes = UINT64_MAX;
       break;
     case 13:
-      w.msg.slabs[0].bytes = SLAB_BYTES + 1;
+      w.msg.slabs[0].bytes = FILE_BYTES + 1;
       break;
     case 14:
       nfds = 1;
@@ -397,7 +398,7 @@ static void a_file_that_could_shrink_is_refused(void **state)
   world w;
   begin(&w);
   (void)close(w.slab);
-  static const uint8_t zeros[SLAB_BYTES];
+  static const uint8_t zeros[FILE_BYTES];
   w.slab = make_file(zeros, sizeof zeros, false);
   hear(&w, 2);
   visible(&w, 1);

@@ -3,6 +3,7 @@
  * pinned afterwards lies inside the slab and has whole names. */
 #define _GNU_SOURCE
 #include "exports.h"
+#include "weft/memory.h"
 
 #include <fcntl.h>
 #include <stdint.h>
@@ -12,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SLAB_BYTES = 4096 };
+enum { SLAB_BYTES = 4096, FILE_BYTES = SLAB_BYTES + WEFT_SLAB_MARK_BYTES };
 
 #define CHECK(cond)                                                                      \
   do {                                                                                   \
@@ -59,7 +60,7 @@ static void read_pinned(const weft_snapshot *s)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-  static const uint8_t slab[SLAB_BYTES];
+  static const uint8_t slab[FILE_BYTES];
   if (size < 3) {
     return 0;
   }
@@ -77,10 +78,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                            .tensors = data[1],
                            .table_bytes = size - 3 + (data[2] > 250 ? data[2] : 0) };
   for (uint32_t i = 0; i < msg.slab_count; i++) {
-    msg.slabs[i] = (wefti_export_slab){ .id = i + 1, .bytes = SLAB_BYTES };
+    msg.slabs[i] = (wefti_export_slab){ .id = i + 1, .bytes = FILE_BYTES };
   }
-  int fds[3] = { make_file(data + 3, size - 3), make_file(slab, SLAB_BYTES),
-                 make_file(slab, SLAB_BYTES) };
+  int fds[3] = { make_file(data + 3, size - 3), make_file(slab, FILE_BYTES),
+                 make_file(slab, FILE_BYTES) };
   for (size_t i = msg.slab_count + 1; i < 3; i++) {
     (void)close(fds[i]);
   }

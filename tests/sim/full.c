@@ -208,6 +208,7 @@ static weft_err spawn_engine(full *w)
                                  .journal = w->journal_actor,
                                  .lease_ms = w->opts.lease_ms,
                                  .draft = w->opts.draft,
+                                 .inplace = w->opts.inplace,
                                  .on_visible = full_on_visible,
                                  .on_visible_arg = w };
   if (err == WEFT_OK) {

@@ -51,6 +51,7 @@ typedef struct full_process {
   uint32_t index, rank;
   uint64_t incarnation;
   bool alive, frozen, child;
+  bool marked; /* the mark in its slabs */
   weft_actor_id worker, gate, real;
   wefti_device *device;
   weft_memory memory; /* malloc: the sanitizers watch it */
@@ -79,8 +80,8 @@ typedef struct full_trouble {
   enum { AMBUSH_FREEZE, AMBUSH_KILL, AMBUSH_CUT, AMBUSHES } ambush;
   bool device_hangs;   /* the next session job does not end until healed */
   bool ignores_cancel; /* a transfer ends well although it was cancelled */
-  bool fail_accept, fail_receive, corrupt; /* once */
-  uint32_t start_ms;                       /* until a new process is ready */
+  bool fail_accept, fail_first, fail_receive, corrupt; /* once */
+  uint32_t start_ms;                                   /* until a new process is ready */
   bool start_fails;
   uint32_t exit_ms; /* until the news of an exit comes */
   bool offer_slow, offer_lost, offer_wrong, offer_damaged; /* the last three once */
@@ -106,6 +107,9 @@ typedef struct full_boot {
   full_epoch epochs[FULL_EPOCHS];
   uint64_t visible, visible_weights, visible_epoch;
   char version[64];
+  bool poisoned;      /* as the engine says; version and weights are forgotten then */
+  bool forgets;       /* it was, at some time */
+  char forgotten[64]; /* the version before that */
   uint64_t next_event;
   uint64_t last_issued; /* highest sequence that the journal was asked to keep */
   uint64_t durable;     /* ... that it has kept */
@@ -182,7 +186,7 @@ typedef struct full_lost_frame {
 typedef struct full_opts {
   uint64_t seed;
   uint32_t ranks;
-  bool with_journal, joined, trace;
+  bool with_journal, joined, inplace, trace;
   bool draft; /* there is a draft model */
   bool keeps; /* children's weights outlive them */
   uint32_t lease_ms;
@@ -291,6 +295,8 @@ void full_check_frame(full *w, const full_process *p, const weft_msg *frame);
 void full_check_reply(full *w, const full_process *p, const weft_msg *frame,
                       const weft_msg *answer);
 void full_check_answer(full *w, full_call *call);
+/* In place: p's device thread has written to dst. */
+void full_check_written(full_process *p, const void *dst);
 void full_pin(full *w, uint32_t rank, bool exact, bool keep);
 void full_unpin(full *w, unsigned index);
 void full_unpin_process(full *w, const full_process *p);

@@ -130,6 +130,10 @@ static void all_installed(full *w, const full_epoch *e, const char *where,
 /* What a reader at p has got.  exact: it asked for that number. */
 static void check_read(full *w, const full_process *p, const weft_snapshot *s, bool exact)
 {
+  if (p->marked) {
+    full_break(w, "I3: rank %" PRIu32 " serves from a slab that is marked dirty",
+               p->rank);
+  }
   const uint64_t id = boot_of(w, p);
   full_boot *b = full_boot_of(w, id);
   const full_boot *now = full_now(w);
@@ -243,12 +247,67 @@ static void note_taken(full *w)
   }
 }
 
+/* ---- staging in place */
+
+void full_check_written(full_process *p, const void *dst)
+{
+  full *w = p->w;
+  const weft_snapshot *live = wefti_store_base(p->device->store);
+  bool over = false;
+  for (size_t i = 0; live != NULL && i < live->tensor_count; i++) {
+    over = over || live->tensors[i].data == dst;
+  }
+  weft_store_unpin(p->device->store, live);
+  wefti_store_state st;
+  wefti_store_state_get(p->device->store, &st);
+  if (over && (st.dirty == 0 || !p->marked)) {
+    full_break(w, "I3: rank %" PRIu32 " writes over live bytes before it says so",
+               p->rank);
+  }
+  full_pin(w, p->rank, false, false); /* a reader right now */
+}
+
+/* What a failed session has written over is poisoned and the engine not ready; then no
+ * version is shown as live. */
+static void check_poison(full *w)
+{
+  const engine *e = weft_sim_state(w->sim, w->engine);
+  full_boot *b = full_now(w);
+  char reason[256];
+  if (e == NULL || !w->opts.inplace) {
+    return;
+  }
+  if (e->inplace.poisoned != 0 && !b->poisoned) {
+    memcpy(b->forgotten, b->version, sizeof b->forgotten);
+    (void)snprintf(b->version, sizeof b->version, "default");
+    b->visible_weights = 0;
+    b->forgets = true;
+  }
+  b->poisoned = e->inplace.poisoned != 0;
+  for (uint32_t i = 0; i < w->ranks; i++) {
+    const full_process *p = full_process_at(w, i);
+    wefti_store_state st = { .dirty = 0 };
+    if (p != NULL && boot_of(w, p) == b->id) {
+      wefti_store_state_get(p->device->store, &st);
+    }
+    if (st.dirty != 0 && e->session.state == WEFTI_IDLE &&
+        engine_ready(NULL, e, reason, sizeof reason)) {
+      full_break(
+          w, "I3: ready although rank %" PRIu32 " was written over and not committed", i);
+    }
+  }
+  if (b->poisoned && engine_ready(NULL, e, reason, sizeof reason)) {
+    full_break(w, "I3: ready although poisoned");
+  }
+}
+
 void full_check_step(void *arg, const weft_msg *delivered)
 {
   full *w = arg;
   (void)delivered;
   w->steps++;
   note_taken(w);
+  check_poison(w);
   for (uint32_t i = 0; i < w->ranks && !w->broken; i++) {
     full_pin(w, i, false, false);
   }
@@ -508,7 +567,9 @@ void full_check_answer(full *w, full_call *call)
     full_break(w, "I2: an answer says %" PRIu64 ", %" PRIu64 " is visible",
                call->sequence, b->visible);
   }
-  if (call->sequence == b->visible && strcmp(call->got_version, b->version) != 0) {
+  const bool forgotten = b->forgets && strcmp(call->got_version, b->forgotten) == 0;
+  if (call->sequence == b->visible && strcmp(call->got_version, b->version) != 0 &&
+      !forgotten) { /* said before it was poisoned */
     full_break(w, "I2: an answer says '%s', '%s' is visible", call->got_version,
                b->version);
   }

@@ -51,6 +51,12 @@ static void mem_stats(weft_memory *m, weft_memory_stats *out)
   *out = (weft_memory_stats){ 0 };
 }
 
+static void mem_mark(weft_memory *m, uint32_t slab, bool dirty)
+{
+  (void)slab;
+  owner(m)->marked = dirty;
+}
+
 static void mem_destroy(weft_memory *m)
 {
   (void)m;
@@ -63,7 +69,8 @@ static const weft_memory_ops memory_ops = { .name = "sim",
                                             .trim = mem_trim,
                                             .slab_fd = mem_fd,
                                             .stats = mem_stats,
-                                            .destroy = mem_destroy };
+                                            .destroy = mem_destroy,
+                                            .mark = mem_mark };
 
 /* ---- transfer */
 
@@ -155,9 +162,19 @@ static weft_err t_receive(void *state, weft_plan *plan, void *const *dst,
   const bool corrupt = once(&t->corrupt) && p->w->ranks > 1;
   const int64_t value =
       (int64_t)mine->push + (corrupt ? 1000000 * (1 + (int64_t)p->rank) : 0);
+  if (p->w->opts.inplace && once(&t->fail_first)) {
+    return weft_whyf(why, WEFT_E_FAILED, "made to fail before the first byte");
+  }
+  if (plan->count > 0 && plan->on_write != NULL) {
+    plan->on_write(plan->on_write_arg);
+  }
   for (size_t i = 0; i < plan->count; i++) {
     memcpy(dst[i], &value, sizeof value);
     digests[i] = weft_digest_of(&value, sizeof value);
+    full_check_written(p, dst[i]);
+    if (t->fail_receive && p->w->opts.inplace) {
+      break; /* the other tensors are as they were */
+    }
   }
   if (once(&t->fail_receive)) { /* half-way */
     return weft_whyf(why, WEFT_E_FAILED, "made to fail");
@@ -210,6 +227,7 @@ weft_err full_device_make(full_process *p)
   p->device->backend = p;
   p->device->tp = p->w->ranks;
   p->device->pp = 1;
+  p->device->inplace = p->w->opts.inplace;
   p->device->pid = 1000 + p->index;
   p->device->draft = p->w->opts.draft;
   wefti_device_on_install(p->device, full_on_install, p);

@@ -48,6 +48,9 @@ static history_result result_of(const full_call *c)
   if (c->err == WEFT_E_CONFLICT && c->draft && strstr(c->message, "main model") != NULL) {
     return HISTORY_NOTHING; /* of the sets, not of who has the session */
   }
+  if (c->type == WEFT_MSG_CLIENT_START && strstr(c->message, "still hold") != NULL) {
+    return HISTORY_FAILED; /* readers were in the way, no other session */
+  }
   return c->err == WEFT_OK           ? HISTORY_OK
          : c->err == WEFT_E_CONFLICT ? HISTORY_CONFLICT
          : c->err == WEFT_E_STATE    ? HISTORY_STATE
@@ -177,8 +180,8 @@ void full_check_history(full *w)
     }
     count++;
   }
-  if (history_check(ops, count, w->faulty, hash_of("default"), &at) ==
-      HISTORY_NOT_LINEARISABLE) {
+  if (history_check(ops, count, w->faulty, full_now(w)->forgets, hash_of("default"),
+                    &at) == HISTORY_NOT_LINEARISABLE) {
     char text[200];
     if (w->opts.trace) {
       print_all(w);

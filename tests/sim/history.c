@@ -22,7 +22,8 @@ typedef struct config {
 
 typedef struct search {
   const history_op *ops;
-  bool faulty;
+  bool faulty, forgets;
+  uint64_t first_version;
   size_t list[HISTORY_CLIENTS][OPS_MAX];
   size_t len[HISTORY_CLIENTS];
   size_t unknown[UNKNOWNS];
@@ -143,8 +144,8 @@ static bool remember(search *f, const config *c)
 
 static bool explore(search *f, const config *c);
 
-static bool go(search *f, const config *c, const history_op *op, bool busy,
-               const config *moved)
+static bool go_from(search *f, const config *c, const history_op *op, bool busy,
+                    const config *moved)
 {
   config next = *moved;
   next.s = c->s;
@@ -158,6 +159,20 @@ static bool go(search *f, const config *c, const history_op *op, bool busy,
   next.s = c->s;
   next.s.session = 0;
   return place(op, busy, &next.s) && explore(f, &next);
+}
+
+static bool go(search *f, const config *c, const history_op *op, bool busy,
+               const config *moved)
+{
+  if (go_from(f, c, op, busy, moved)) {
+    return true;
+  }
+  if (!f->forgets || c->s.version == f->first_version) {
+    return false;
+  }
+  config forgot = *c; /* what an update in place was written over */
+  forgot.s.version = f->first_version;
+  return go_from(f, &forgot, op, busy, moved);
 }
 
 /* The first answer among what is not placed yet. */
@@ -236,7 +251,7 @@ static bool prepare(search *f, size_t count)
 }
 
 history_verdict history_check(const history_op *ops, size_t count, bool faulty,
-                              uint64_t first_version, size_t *at)
+                              bool forgets, uint64_t first_version, size_t *at)
 {
   search *f = calloc(1, sizeof *f);
   config first;
@@ -248,6 +263,8 @@ history_verdict history_check(const history_op *ops, size_t count, bool faulty,
   }
   f->ops = ops;
   f->faulty = faulty;
+  f->forgets = forgets;
+  f->first_version = first_version;
   history_verdict verdict = HISTORY_TOO_LARGE;
   if (count <= OPS_MAX && prepare(f, count)) {
     const bool found = explore(f, &first);

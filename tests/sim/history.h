@@ -48,9 +48,10 @@ typedef enum history_verdict {
 } history_verdict;
 
 /* ops of one client are in their order.  faulty: sessions may end by themselves at any
- * time.  first_version: what is visible at the start.  *at: index of the furthest op that
+ * time.  forgets: so may what is visible be forgotten, as if nothing had been committed.
+ * first_version: what is visible at the start.  *at: index of the furthest op that
  * could not be placed, when not linearisable. */
 history_verdict history_check(const history_op *ops, size_t count, bool faulty,
-                              uint64_t first_version, size_t *at);
+                              bool forgets, uint64_t first_version, size_t *at);
 
 #endif /* WEFT_TESTS_SIM_HISTORY_H */

@@ -71,6 +71,8 @@ void plan_make(plan *p, uint64_t seed)
   uint64_t aside = ~seed; /* the rest of a plan does not depend on it */
   p->opts.draft = mixed(&aside) % 4 == 0;
   p->opts.keeps = mixed(&aside) % 4 != 0;
+  /* Beside the others' numbers, which keep their worlds. */
+  p->opts.inplace = (seed * 0x9e3779b97f4a7c15u >> 40) % 4 == 0;
   p->count = 24 + (unsigned)(mixed(&rng) % (PLAN_ACTIONS - 24));
   for (unsigned i = 0; i < p->count; i++) {
     plan_action *a = &p->actions[i];
@@ -115,9 +117,10 @@ const char *plan_name(plan_kind kind)
 
 void plan_print(const plan *p, const bool *left_out)
 {
-  (void)fprintf(stderr, "  %u ranks, %s%s, %s, lease %u ms%s%s\n",
+  (void)fprintf(stderr, "  %u ranks, %s%s, %s, %s, lease %u ms%s%s\n",
                 (unsigned)p->opts.ranks, p->opts.joined ? "joined" : "children",
                 p->opts.keeps && !p->opts.joined ? " whose weights are kept" : "",
+                p->opts.inplace ? "in place" : "shadow",
                 p->opts.with_journal ? "journal" : "no journal",
                 (unsigned)p->opts.lease_ms, p->opts.draft ? ", a draft model" : "",
                 p->calm ? ", calm" : "");

@@ -50,6 +50,7 @@ static void do_fail(full_trouble *t, const plan_action *a)
 {
   t->fail_accept = t->fail_accept || a->b % 3 == 0;
   t->fail_receive = t->fail_receive || a->b % 3 == 1;
+  t->fail_first = t->fail_first || (a->b % 3 == 1 && a->c % 3 == 0);
   t->corrupt = t->corrupt || a->b % 3 == 2;
   t->offer_wrong = t->offer_wrong || a->b / 3 % 3 == 0;
   t->offer_damaged = t->offer_damaged || a->b / 3 % 3 == 1;

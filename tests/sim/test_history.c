@@ -9,7 +9,7 @@
     .from = (from_), .to = __VA_ARGS__                                                   \
   }
 #define CHECK(ops, faulty)                                                               \
-  history_check((ops), sizeof(ops) / sizeof((ops)[0]), (faulty), 7, &at)
+  history_check((ops), sizeof(ops) / sizeof((ops)[0]), (faulty), false, 7, &at)
 
 static void test_one_trainer_is_fine(void **state)
 {

@@ -45,6 +45,7 @@ typedef struct weft_worker_opts {
   bool need_grant;
   bool draft; /* likewise, as its engine */
   const char *draft_manifest;
+  weft_staging staging; /* as the engine's */
 } weft_worker_opts;
 WEFT_API weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
     WEFT_MUST_USE;

@@ -44,6 +44,15 @@ typedef enum weft_workers {
   WEFT_WORKERS_JOIN /* started by somebody else; they announce themselves at join_url */
 } weft_workers;
 
+/* Where an update's bytes go. */
+typedef enum weft_staging {
+  WEFT_STAGING_SHADOW, /* beside what is live: readers never wait; room for two */
+  /* Over what is live, for weights that do not fit twice: pins are refused (UNAVAIL) from
+   * a session's start to its end, and a failure after the first byte leaves the worker
+   * poisoned, the engine not ready, until a full update is committed.  Backend "host". */
+  WEFT_STAGING_INPLACE
+} weft_staging;
+
 typedef void weft_ready_fn(void *arg, weft_engine *engine);
 
 /* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): ordered by meaning */
@@ -113,6 +122,7 @@ typedef struct weft_engine_opts {
    * changes its version, only as its coordinator says; needs state_dir. */
   const char *member_url;
   const char *member_token; /* the coordinator's replica_token; needed on tcp:// */
+  weft_staging staging;     /* of JOIN: the workers have to be started with the same */
 } weft_engine_opts;
 
 /* Starts actors, sockets and workers, and returns before the workers are up.

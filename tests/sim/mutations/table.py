@@ -55,7 +55,7 @@ MUTATIONS = [
     ("abort-acked-early", "ABORT is acknowledged while the device thread still writes", [
         ("actors/worker.c",
          "    wait_for_abort(ctx, w, ask);\n    worker_drop(ctx, w, ask->epoch);",
-         "    worker_ok(ctx, ask);\n    worker_drop(ctx, w, ask->epoch);")]),
+         "    worker_ok(ctx, w, ask);\n    worker_drop(ctx, w, ask->epoch);")]),
     ("label-counts-early", "the number of a label is taken before its record is written", [
         (ENGINE + "commit.c", "  next->sequence = e->visible.sequence + 1;\n"
          "  next->at_ms = weft_wall_ms(ctx);\n  next->declared = true;",
@@ -98,6 +98,30 @@ MUTATIONS = [
     ("kept-older-sequence", "a worker's weights come back under the number before", [
         ("actors/worker_recall.c", "  w->recall.sequence = adopt->base_sequence;",
          "  w->recall.sequence = adopt->base_sequence > 1 ? adopt->base_sequence - 1 : 1;")]),
+    ("marked-after-the-bytes", "in place, store and slabs are marked when the bytes are there", [
+        ("actors/device_inplace.c", "  if (s->overwrites) {\n    s->plan->on_write = on_write;",
+         "  if (s->overwrites && s->plan->count == 0) {\n    s->plan->on_write = on_write;"),
+        ("actors/device_session.c",
+         "  if (err != WEFT_OK && w->late) {",
+         "  if (err == WEFT_OK && s->overwrites) {\n"
+         "    wefti_store_dirty(device->store, s->epoch);\n"
+         "    weft_memory_mark(device->memory, 0, true);\n  }\n"
+         "  if (err != WEFT_OK && w->late) {")]),
+    ("poison-cleaned-up", "ABORT takes back that bytes were written over in place", [
+        ("actors/weight_store.c",
+         "    retire_locked(store, index);\n  }\n  unlock(store);\n  wefti_store_reap(store);",
+         "    retire_locked(store, index);\n  }\n  store->dirty = 0;\n"
+         "  hold_locked(store, store->held & ~(unsigned)HOLD_DIRTY);\n"
+         "  unlock(store);\n  wefti_store_reap(store);"),
+        ("actors/weight_store.c",
+         "void wefti_store_drop(weft_store *store, uint64_t epoch)\n{",
+         "static void hold_locked(weft_store *store, unsigned held);\n"
+         "void wefti_store_drop(weft_store *store, uint64_t epoch)\n{")]),
+    ("poison-not-reported", "the engine does not hear from ABORT's answer that a rank is poisoned", [
+        (ENGINE + "round.c", "  if (r->state == REPLY_OK && e->round.phase == PHASE_ABORT) {",
+         "  if (r->state == REPLY_FAILED && e->round.phase == PHASE_ABORT) {")]),
+    ("readers-not-awaited", "in place, a session opens while readers hold what it writes over", [
+        ("actors/worker_drain.c", "  if (readers == 0) {\n", "  if (readers == 0 || true) {\n")]),
     ("key-forgotten", "a call is run again although its key was answered", [
         (ENGINE + "call.c", "  slot->done = true;\n  if (slot->answer == NULL) {",
          "  slot->done = true;\n  if (slot->done) {")]),

@@ -16,7 +16,10 @@
 
 WEFT_BEGIN_DECLS
 
-enum { WEFT_EXTENT_ALIGN = 64 }; /* bytes */
+enum {
+  WEFT_EXTENT_ALIGN = 64,     /* bytes */
+  WEFT_SLAB_MARK_BYTES = 4096 /* at the end of a slab of host memory: not in extents */
+};
 
 /* A piece of a slab.  Plain value; whoever allocated it frees it once. */
 typedef struct weft_extent {
@@ -49,8 +52,8 @@ typedef struct weft_memory_ops {
    * slabs first, then holes in others.  Call it with the size of a full update when an
    * update has ended; 0 gives everything back. */
   void (*trim)(weft_memory *m, uint64_t keep);
-  /* Any thread.  Borrowed descriptor of a live slab and its size; -1 where memory cannot
-   * be passed to another process. */
+  /* Any thread.  Borrowed descriptor of a live slab and its size, the mark's page
+   * included; -1 where memory cannot be passed to another process. */
   int (*slab_fd)(weft_memory *m, uint32_t slab, uint64_t *bytes);
   void (*stats)(weft_memory *m, weft_memory_stats *out); /* any thread */
   /* Owner thread.  All extents must have been freed. */
@@ -63,6 +66,10 @@ typedef struct weft_memory_ops {
                    weft_why *why);
   weft_err (*write)(weft_memory *m, void *extent, const void *from, uint64_t n,
                     weft_why *why);
+  /* NULL where slabs cannot be shared.  Any thread.  Sets or clears the mark that lies in
+   * slab itself (0 = in all of them): bytes that readers knew are being overwritten.
+   * Whoever maps the slab sees it, also when this process is no more. */
+  void (*mark)(weft_memory *m, uint32_t slab, bool dirty);
 } weft_memory_ops;
 
 struct weft_memory { /* first member of every implementation */
@@ -127,6 +134,12 @@ static inline weft_err weft_memory_write(weft_memory *m, void *extent, const voi
   }
   return WEFT_OK;
 }
+static inline void weft_memory_mark(weft_memory *m, uint32_t slab, bool dirty)
+{
+  if (m->ops->mark != NULL) {
+    m->ops->mark(m, slab, dirty);
+  }
+}
 static inline void weft_memory_destroy(weft_memory *m) /* NULL is a no-op */
 {
   if (m != NULL) {
@@ -161,11 +174,20 @@ typedef struct weft_memory_cuda_opts {
 WEFT_API weft_err weft_memory_cuda_create(const weft_memory_cuda_opts *opts,
                                           weft_memory **out, weft_why *why) WEFT_MUST_USE;
 
+/* Of a whole slab of host memory as it is mapped here, bytes as slab_fd says: was it
+ * marked?  Its last page is for the mark alone.  Acquire: what was written before the
+ * mark was cleared is seen.  Any thread. */
+WEFT_API bool weft_slab_dirty(const void *base, uint64_t bytes);
+WEFT_API void weft_slab_mark(void *base, uint64_t bytes, bool dirty);
+
 /* Slabs that another process has filled and left, as they are: extents are cut where the
- * caller says, nothing is allocated, alloc is UNSUPPORTED.  They are mapped read-only and
- * never written.  trim gives the pages that no extent covers back to the system where
- * nobody else can read them. */
+ * caller says, nothing is allocated, alloc is UNSUPPORTED.  They are mapped read-only
+ * unless kept_writable was called.  trim gives the pages that no extent covers back to
+ * the system where nobody else can read them. */
 WEFT_API weft_err weft_memory_kept_create(weft_memory **out) WEFT_MUST_USE;
+/* Before the first add: extents may be written over in place, and slabs bear their marks
+ * on.  Of slabs of host memory, whole. */
+WEFT_API void weft_memory_kept_writable(weft_memory *m);
 /* Owner thread.  Takes fd on WEFT_OK: a file of at least bytes that is sealed against
  * shrinking, writable where trim is to work.  alone: nobody else reads what no extent
  * will cover.  *id differs from those of host memory.  Errors: INVAL, LIMIT, NOMEM, SYS.

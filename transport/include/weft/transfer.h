@@ -34,6 +34,11 @@ typedef struct weft_plan {
   const weft_plan_tensor *tensors; /* [count] in the order of update_info */
   size_t count;                    /* 0 is legal */
   uint64_t bytes;                  /* of all */
+  /* Set between accept and receive by whoever gives bytes to write over that are of use
+   * as they are: called by receive, on any thread, once, when it has the first byte and
+   * has written none.  NULL = nobody needs to know.  The host backend's only. */
+  void (*on_write)(void *arg);
+  void *on_write_arg;
 } weft_plan;
 
 typedef struct weft_transfer_opts {

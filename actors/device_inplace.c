@@ -1,0 +1,108 @@
+/* Staging in place: an update's bytes go over those of the live tensors, for sets that do
+ * not fit twice.
+ *
+ * Order: the worker pauses readers and waits for them; accept validates and moves
+ * nothing; receive, when it has the first byte, calls on_write: the store refuses pins
+ * from then on and the slabs are marked, and only then is it written.  Finish installs a
+ * snapshot over the same bytes; PUBLISH clears marks and store.  Nothing else clears
+ * them, so whatever ends in between leaves the worker poisoned. */
+#include "device.h"
+#include "weft/digest.h"
+
+#include <stdlib.h>
+
+enum { PIECE = 4 << 20 /* bytes between two looks at cancel */ };
+
+wefti_cell *wefti_inplace_cell(const weft_tensor *want, const weft_snapshot *live)
+{
+  const weft_tensor *have = live ? weft_snapshot_find(live, want->name) : NULL;
+  return have && have->bytes == want->bytes
+             ? wefti_snapshot_cell(live, (size_t)(have - live->tensors))
+             : NULL;
+}
+
+uint64_t wefti_inplace_needs(const wefti_device_session *s, const weft_snapshot *live)
+{
+  const weft_plan *plan = s->plan;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < plan->count; i++) {
+    char *made;
+    const weft_tensor want = { .name = wefti_session_full_name(s, plan->tensors[i].name,
+                                                               &made),
+                               .bytes = plan->tensors[i].bytes };
+    bytes += want.name && wefti_inplace_cell(&want, live) ? 0 : want.bytes;
+    free(made);
+  }
+  return bytes; /* at most plan->bytes */
+}
+
+static void on_write(void *arg)
+{
+  wefti_device_session *s = arg;
+  wefti_device *device = s->device;
+  wefti_store_dirty(device->store, s->epoch);
+  uint32_t last = 0; /* ids of the two memories differ */
+  for (size_t i = 0; i < s->room_count; i++) {
+    const wefti_cell *cell = s->room[i].cell;
+    const uint32_t slab = wefti_cell_extent(cell)->slab;
+    if (slab != 0 && slab != last) {
+      weft_memory_mark(wefti_cell_memory(cell), slab, true);
+      last = slab; /* neighbours share it */
+    }
+  }
+}
+
+void wefti_inplace_clear(wefti_device *device)
+{
+  weft_memory_mark(device->memory, 0, false);
+  if (device->kept) {
+    weft_memory_mark(device->kept, 0, false);
+  }
+}
+
+void wefti_inplace_watch(wefti_device_session *s)
+{
+  if (s->overwrites) {
+    s->plan->on_write = on_write;
+    s->plan->on_write_arg = s;
+  }
+}
+
+/* false: told to leave off. */
+static bool hash(const wefti_device_session *s, weft_hasher *hasher, const weft_tensor *t)
+{
+  weft_hasher_reset(hasher);
+  for (uint64_t at = 0; at < t->bytes;) {
+    const uint64_t n = t->bytes - at < PIECE ? t->bytes - at : PIECE;
+    if (wefti_device_cancelled(s->device)) {
+      return false;
+    }
+    weft_hasher_update(hasher, (const uint8_t *)t->data + at, (size_t)n);
+    at += n;
+  }
+  return true;
+}
+
+weft_err wefti_inplace_verify(const wefti_device_session *s, weft_why *why)
+{
+  weft_err err = WEFT_OK;
+  weft_hasher *hasher = weft_hasher_create();
+  if (!hasher) {
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+  }
+  for (size_t i = 0; i < s->staged_count && err == WEFT_OK; i++) {
+    const weft_tensor *t = &s->staged[i].entry.t;
+    if (!hash(s, hasher, t)) {
+      err = weft_whyf(why, WEFT_E_CANCELLED, "cancelled while digests were taken");
+      break;
+    }
+    const weft_digest is = weft_hasher_value(hasher);
+    const weft_digest was = weft_digest_load(t->digest);
+    if (is.hi != was.hi || is.lo != was.lo) {
+      err = weft_whyf(why, WEFT_E_CONFLICT,
+                      "tensor '%.200s' no longer holds the bytes that came", t->name);
+    }
+  }
+  weft_hasher_destroy(hasher);
+  return err;
+}
