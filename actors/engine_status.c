@@ -177,8 +177,9 @@ static void write_head(weft_json_writer *w, const engine *e)
   engine_jw_hex64(w, "boot_id", e->args.boot_id);
   weft_jw_str(w, "engine_id", e->engine_id);
   engine_jw_set_digest(w, e, SET_MAIN);
-  weft_jw_u64(w, "tensors", e->visible.sets[SET_MAIN].tensors);
-  weft_jw_u64(w, "bytes", e->visible.sets[SET_MAIN].bytes);
+  const bool live = e->visible.weights_sequence != 0; /* not when poisoned */
+  weft_jw_u64(w, "tensors", live ? e->visible.sets[SET_MAIN].tensors : 0);
+  weft_jw_u64(w, "bytes", live ? e->visible.sets[SET_MAIN].bytes : 0);
   weft_jw_str(w, "state", wefti_session_state_name(e->session.state));
 }
 
