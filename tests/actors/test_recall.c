@@ -15,7 +15,16 @@
 /* A worker's weights from its last life: the parent's end and the worker's end, with a
  * lifeline between them that the test carries messages over. */
 
-enum { SLAB_BYTES = 4096, RANKS = 2, RANK = 1, OLD = 77, NEW = 78, OTHER = 50, SEQ = 9 };
+enum {
+  SLAB_BYTES = 4096,
+  FILE_BYTES = SLAB_BYTES + WEFT_SLAB_MARK_BYTES,
+  RANKS = 2,
+  RANK = 1,
+  OLD = 77,
+  NEW = 78,
+  OTHER = 50,
+  SEQ = 9
+};
 
 typedef struct table_file {
   wefti_export_record r[3];
@@ -30,7 +39,7 @@ typedef struct world {
   wefti_taker *taker;
   weft_lifeline *line;
   int parent_end;
-  uint8_t bytes[SLAB_BYTES]; /* of the slab */
+  uint8_t bytes[FILE_BYTES]; /* of the slab, and its mark */
   int slab;
   wefti_export_msg msg;
   table_file table;
@@ -118,7 +127,7 @@ static void fill_table(world *w)
 static void begin(world *w)
 {
   memset(w, 0, sizeof *w);
-  for (size_t i = 0; i < sizeof w->bytes; i++) {
+  for (size_t i = 0; i < SLAB_BYTES; i++) {
     w->bytes[i] = (uint8_t)i;
   }
   const weft_runtime_opts opts = { .size = sizeof opts, .loops = 1 };
@@ -146,7 +155,7 @@ static void begin(world *w)
                                .tensors = 3,
                                .bytes = 24,
                                .table_bytes = sizeof w->table };
-  w->msg.slabs[0] = (wefti_export_slab){ .id = 5, .bytes = SLAB_BYTES };
+  w->msg.slabs[0] = (wefti_export_slab){ .id = 5, .bytes = FILE_BYTES };
 }
 
 static void end(world *w)
@@ -431,6 +440,56 @@ static void a_full_lifeline_is_a_refusal(void **state)
   end(&w);
 }
 
+static uint32_t mark_of(const world *w)
+{
+  uint32_t mark = 0;
+  assert_int_equal(pread(w->slab, &mark, sizeof mark, SLAB_BYTES), sizeof mark);
+  return mark;
+}
+
+/* An update in place was at it when its worker died. */
+static void what_was_written_over_is_not_offered(void **state)
+{
+  (void)state;
+  world w;
+  begin(&w);
+  old_life(&w);
+  const uint32_t dirty = 1;
+  assert_int_equal(pwrite(w.slab, &dirty, sizeof dirty, SLAB_BYTES), sizeof dirty);
+  wants(&w, false);
+  assert_int_equal(w.offers, 0);
+  assert_int_equal(w.refusals, 1);
+  assert_err(recall(&w), WEFT_E_STATE);
+  end(&w);
+}
+
+/* In place the next life writes where the last one did, and marks what it marked. */
+static void the_next_life_writes_in_place(void **state)
+{
+  (void)state;
+  world w;
+  begin(&w);
+  w.device->inplace = true;
+  old_life(&w);
+  wants(&w, false);
+  assert_ok(recall(&w));
+  const weft_snapshot *s = serve(&w);
+  const weft_tensor want = { .name = "b", .bytes = 8 };
+  const wefti_cell *cell = wefti_inplace_cell(&want, s);
+  assert_non_null(cell);
+  const weft_extent *e = wefti_cell_extent(cell);
+  weft_memory_mark(wefti_cell_memory(cell), e->slab, true);
+  assert_int_equal(mark_of(&w), 1);
+  memset(e->ptr, 7, 8);
+  uint8_t there = 0;
+  assert_int_equal(pread(w.slab, &there, 1, SLAB_BYTES - 8), 1);
+  assert_int_equal(there, 7);
+  wefti_inplace_clear(w.device);
+  assert_int_equal(mark_of(&w), 0);
+  weft_store_unpin(w.device->store, s);
+  end(&w);
+}
+
 static void lie(world *w, unsigned which)
 {
   wefti_export_record *r = &w->table.r[1];
@@ -457,7 +516,7 @@ static void lie(world *w, unsigned which)
   } else if (which == 14) {
     w->msg.tensors = 2; /* good rows, another set */
   } else if (which == 15) {
-    w->msg.slabs[0].bytes = SLAB_BYTES + 1;
+    w->msg.slabs[0].bytes = FILE_BYTES + 1;
   } else if (which == 16) {
     w->table.shape[0] = -2;
   } else {
@@ -520,6 +579,8 @@ int main(void)
     cmocka_unit_test(another_set_is_not_offered),
     cmocka_unit_test(damage_is_found_and_a_replica_helps),
     cmocka_unit_test(a_borrower_that_dies_gives_back),
+    cmocka_unit_test(what_was_written_over_is_not_offered),
+    cmocka_unit_test(the_next_life_writes_in_place),
     cmocka_unit_test(a_full_lifeline_is_a_refusal),
     cmocka_unit_test(hostile_offers_are_refused),
     cmocka_unit_test(an_offer_without_its_slabs_is_none),

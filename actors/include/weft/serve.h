@@ -11,6 +11,7 @@
 #include "weft/base.h"
 #include "weft/err.h"
 #include "weft/runtime.h"
+#include "weft/weft.h"
 
 #include <stdbool.h>
 #include <stddef.h>
