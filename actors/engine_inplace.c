@@ -147,8 +147,8 @@ static void forget_visible(engine *e)
   (void)snprintf(e->visible.version, sizeof e->visible.version, "default");
   e->visible.declared = false;
   forget(&e->visible);
-  if (e->change.pending) {
-    forget(&e->change.next); /* a label's, whose record is being written */
+  if (e->change.pending && e->change.label) {
+    forget(&e->change.next); /* its record is being written */
   }
   for (uint32_t i = 0; i < e->world; i++) {
     engine_member *m = &e->members[i];
