@@ -485,6 +485,12 @@ void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q)
     }
     answer_query(ctx, e, ret, &a);
     break;
+  case WEFT_QUERY_RANKS:
+    if (!engine_ready(ctx, e, a.message, sizeof a.message)) {
+      a.err = WEFT_E_UNAVAIL;
+    }
+    answer_query(ctx, e, ret, &a);
+    break;
   case WEFT_QUERY_METRICS:
     a.body = engine_metrics_text(ctx, e);
     a.err = a.body == NULL ? WEFT_E_NOMEM : WEFT_OK;

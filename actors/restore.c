@@ -10,8 +10,7 @@
 enum { POLL_MS = 100, TRIES = 5, VERSION_ROOM = 1025, TEXT_ROOM = 512 };
 
 typedef enum step {
-  STEP_READY, /* are all workers there? */
-  STEP_LOOK,  /* has somebody pushed meanwhile? */
+  STEP_READY, /* are all workers there, and has somebody pushed meanwhile? */
   STEP_INIT,
   STEP_START,
   STEP_UPDATE,
@@ -213,9 +212,6 @@ static void on_good(weft_ctx *ctx, restore *self, const weft_client_done *m)
 {
   switch (self->step) {
   case STEP_READY:
-    query(ctx, self, STEP_LOOK, WEFT_QUERY_INFO);
-    break;
-  case STEP_LOOK:
     if (m->sequence != self->last_sequence) {
       end(ctx, self, WEFT_RESTORE_NONE, "not needed, weights were changed meanwhile");
     } else {
@@ -329,7 +325,7 @@ static void on_timer(weft_ctx *ctx, restore *self)
     self->told = true;
     say(ctx, self, WEFT_RESTORE_WAITING, "waits for the workers");
   }
-  query(ctx, self, STEP_READY, WEFT_QUERY_READY);
+  query(ctx, self, STEP_READY, WEFT_QUERY_RANKS);
 }
 
 static weft_err restore_on(weft_ctx *ctx, void *state, const weft_msg *msg)
