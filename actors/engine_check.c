@@ -82,12 +82,6 @@ static uint8_t *append(uint8_t *at, const void *text, size_t len)
   return at + len;
 }
 
-/* How many parts make up the whole: replicas hold the same, one of them will do. */
-static uint32_t parts_of(const engine *e)
-{
-  return e->fleet.replicas == NULL ? e->world : 1;
-}
-
 /* Joins the members of every rank's object into one object: {a}, {b} → {a,b}. */
 static weft_buf *joined_body(const engine *e, const engine_check *c, const char *open,
                              const char *close)
@@ -96,7 +90,7 @@ static weft_buf *joined_body(const engine *e, const engine_check *c, const char 
   const size_t close_len = strlen(close);
   size_t total = open_len + close_len;
   bool first = true;
-  for (uint32_t i = 0; i < parts_of(e); i++) {
+  for (uint32_t i = 0; i < e->world; i++) {
     if (c->parts[i]->len > 2) { /* not {} */
       total += c->parts[i]->len - 2 + (first ? 0 : 1);
       first = false;
@@ -108,7 +102,7 @@ static weft_buf *joined_body(const engine *e, const engine_check *c, const char 
   }
   uint8_t *at = append(buf->data, open, open_len);
   first = true;
-  for (uint32_t i = 0; i < parts_of(e); i++) {
+  for (uint32_t i = 0; i < e->world; i++) {
     const weft_buf *part = c->parts[i];
     if (part->len <= 2) {
       continue;
@@ -193,14 +187,25 @@ static void fail(const engine *e, engine_check *c, weft_err err, uint32_t rank,
   }
 }
 
-/* Checksums of replicas: the same tensors, each with the same bytes. */
-static void compare_replicas(const engine *e, engine_check *c)
+/* {"dp0:… : the length of that name's first part, with its quote. */
+static size_t dp_len(const weft_buf *part)
 {
-  const weft_buf *first = c->parts[0];
+  const uint8_t *colon = part->len < 3 ? NULL : memchr(part->data, ':', part->len);
+  return colon == NULL ? 0 : (size_t)(colon - part->data);
+}
+
+/* Two replicas with one dp number would hide each other's tensors. */
+static void check_replicas(const engine *e, engine_check *c)
+{
   for (uint32_t i = 1; i < e->world; i++) {
-    const weft_buf *part = c->parts[i];
-    if (part->len != first->len || memcmp(part->data, first->data, part->len) != 0) {
-      fail(e, c, WEFT_E_FAILED, i, "its checksums are not those of replica 0");
+    const size_t len = dp_len(c->parts[i]);
+    for (uint32_t j = 0; len != 0 && j < i; j++) {
+      if (dp_len(c->parts[j]) == len &&
+          memcmp(c->parts[i]->data, c->parts[j]->data, len) == 0) {
+        fail(e, c, WEFT_E_FAILED, i,
+             "it has the data parallel number of another one; give each its own "
+             "(--dp-index), or none");
+      }
     }
   }
 }
@@ -249,7 +254,7 @@ static bool compare_begin(weft_ctx *ctx, engine *e, engine_check *c)
 static void gathered(weft_ctx *ctx, engine *e, engine_check *c)
 {
   if (c->err == WEFT_OK && c->what == WEFT_QUERY_CHECKSUM && e->fleet.replicas != NULL) {
-    compare_replicas(e, c);
+    check_replicas(e, c);
   }
   if (c->err == WEFT_OK && is_compare(c) && compare_begin(ctx, e, c)) {
     return;

@@ -147,17 +147,18 @@ static void rank_adopt(fleet_rank *r, const weft_w_go *q)
     r->installed = 0;
   }
   r->ended = q->epoch > r->ended ? q->epoch : r->ended;
+  r->dp = ((const weft_w_adopt *)q)->dp_index;
 }
 
 static void rank_query(weft_ctx *ctx, const rank_self *s, const fleet_rank *r,
                        const weft_w_query *m)
 {
   char text[96];
-  const int n =
-      m->what == WEFT_QUERY_WEIGHTS
-          ? snprintf(text, sizeof text, "[{\"name\":\"w\",\"bytes\":%" PRIx64 "}]",
-                     r->live)
-          : snprintf(text, sizeof text, "{\"w%u\":\"%" PRIx64 "\"}", s->rank, r->live);
+  const int n = m->what == WEFT_QUERY_WEIGHTS
+                    ? snprintf(text, sizeof text,
+                               "[{\"name\":\"w\",\"bytes\":%" PRIx64 "}]", r->live)
+                    : snprintf(text, sizeof text, "{\"dp%u:w%u\":\"%" PRIx64 "\"}", r->dp,
+                               s->rank, r->live);
   weft_buf *json = weft_buf_create(text, (size_t)n);
   const weft_w_answer a = { .h.type = WEFT_MSG_W_ANSWER, ENV(m), .json = json };
   (void)weft_reply(ctx, weft_return_of(&m->h), weft_msg_make(ctx, &a.h));

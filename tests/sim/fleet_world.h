@@ -39,6 +39,7 @@ typedef struct fleet_rank {
   uint16_t die;                     /* dies of it */
   uint16_t mute;                    /* never answers it; until cleared */
   uint64_t flip;                    /* its bytes differ by this */
+  uint32_t dp;                      /* as its engine says */
 } fleet_rank;
 
 typedef struct fleet_journal {
