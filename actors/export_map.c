@@ -30,9 +30,7 @@ static void unmap(export_seat *s, export_mapping *m)
       break;
     }
   }
-  (void)munmap(m->base, m->bytes);
-  (void)close(m->fd);
-  free(m);
+  export_bury(s->all->undertaker, m);
 }
 
 /* A reference to the mapping of slab, made from *fd (which is taken) if there is none.
@@ -468,7 +466,8 @@ weft_err wefti_imports_create(weft_runtime *rt, uint32_t world_size,
   all->rt = rt;
   all->ops = *ops;
   all->seats = calloc(world_size, sizeof *all->seats);
-  if (!all->seats) {
+  if (!all->seats || export_undertaker_create(&all->undertaker) != WEFT_OK) {
+    free(all->seats);
     free(all);
     return WEFT_E_NOMEM;
   }
@@ -508,6 +507,7 @@ void wefti_imports_destroy(wefti_imports *all)
     (void)pthread_mutex_destroy(&s->opening);
     (void)pthread_mutex_destroy(&s->lock);
   }
+  export_undertaker_destroy(all->undertaker);
   free(all->seats);
   free(all);
 }

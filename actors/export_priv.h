@@ -19,6 +19,7 @@ typedef struct export_mapping { /* of one slab of one worker life */
   unsigned refs;
 } export_mapping;
 
+typedef struct export_undertaker export_undertaker;
 typedef struct export_seat export_seat;
 typedef struct export_import {
   struct export_import *next;
@@ -61,6 +62,7 @@ struct wefti_imports {
   uint32_t world_size;
   _Atomic uint64_t visible; /* weights_sequence that was said last.  Relaxed: a number */
   export_seat *seats;
+  export_undertaker *undertaker;
 };
 
 static inline bool export_is_retired(const export_import *im)
@@ -85,5 +87,11 @@ void export_want(export_seat *s, uint64_t incarnation, const wefti_export_msg *m
 void export_had(export_seat *s, uint64_t incarnation, const wefti_export_msg *msg);
 /* The life of incarnation has ended: what may be wanted again is kept. */
 void export_keep(export_seat *s, uint64_t incarnation);
+
+/* ---- export_bury.c */
+weft_err export_undertaker_create(export_undertaker **out) WEFT_MUST_USE;
+/* Loop 0: unmaps, closes and frees m, sooner or later. */
+void export_bury(export_undertaker *u, export_mapping *m);
+void export_undertaker_destroy(export_undertaker *u); /* when all is done; NULL: no-op */
 
 #endif /* WEFT_ACTORS_EXPORT_PRIV_H */

@@ -15,6 +15,7 @@
  * cut from them but what the caller points at. */
 
 #define GRANULE (UINT64_C(64) << 10) /* pages go back in these */
+#define PIECE (UINT64_C(256) << 20)  /* of them at a time: a cancel waits for no more */
 #define FIRST_ID (UINT32_C(1) << 31) /* host memory counts from 1 */
 
 typedef struct kept_slab {
@@ -133,7 +134,7 @@ static void punch(const kept_memory *k, kept_slab *s)
   uint64_t from = 0;
   while (from < granules && !cancelled(k)) {
     uint64_t to = from;
-    while (to < granules && s->uses[to] == 0) {
+    while (to < granules && to - from < PIECE / GRANULE && s->uses[to] == 0) {
       to++;
     }
     if (to > from &&
@@ -141,7 +142,7 @@ static void punch(const kept_memory *k, kept_slab *s)
                   (off_t)(from * GRANULE), (off_t)((to - from) * GRANULE)) != 0) {
       return;
     }
-    from = to + 1;
+    from = to > from ? to : to + 1;
   }
   s->punched = !cancelled(k);
 }

@@ -5,6 +5,7 @@
 #include "weft/memory.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -422,6 +423,49 @@ static void every_prefix_of_a_message_is_refused(void **state)
   end(&w);
 }
 
+static unsigned maps_of(const char *name)
+{
+  char line[512];
+  unsigned count = 0;
+  FILE *f = fopen("/proc/self/maps", "re");
+  assert_non_null(f);
+  while (fgets(line, sizeof line, f)) {
+    count += strstr(line, name) != NULL;
+  }
+  (void)fclose(f);
+  return count;
+}
+
+/* Its pages go back while the loop is at something else. */
+static void a_large_slab_is_unmapped_elsewhere(void **state)
+{
+  (void)state;
+  enum { LARGE = 8 << 20, LOOKS = 5000 };
+  world w;
+  begin(&w);
+  (void)close(w.slab);
+  w.slab = memfd_create("large", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  assert_int_equal(ftruncate(w.slab, LARGE), 0);
+  assert_int_equal(fcntl(w.slab, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  w.msg.slabs[0].bytes = LARGE;
+  for (unsigned i = 0; i < 3; i++) {
+    hear(&w, 2);
+    assert_int_equal(maps_of("memfd:large"), 1);
+    w.msg.kind = WEFTI_EXPORT_DROP;
+    w.msg.slab_count = 0;
+    hear(&w, 0);
+    w.msg.kind = WEFTI_EXPORT_INSTALL;
+    w.msg.slab_count = 1;
+    for (unsigned k = 0; k < LOOKS && maps_of("memfd:large") > 0; k++) {
+      (void)usleep(1000);
+    }
+    assert_int_equal(maps_of("memfd:large"), 0);
+  }
+  hear(&w, 2);
+  end(&w);
+  assert_int_equal(maps_of("memfd:large"), 0); /* the end waits for it */
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -437,6 +481,7 @@ int main(void)
     cmocka_unit_test(lies_are_refused),
     cmocka_unit_test(a_file_that_could_shrink_is_refused),
     cmocka_unit_test(every_prefix_of_a_message_is_refused),
+    cmocka_unit_test(a_large_slab_is_unmapped_elsewhere),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
