@@ -140,8 +140,9 @@ void engine_jw_draft(weft_json_writer *w, const engine *e)
   const engine_set *set = &e->visible.sets[SET_DRAFT];
   weft_jw_object(w, "draft");
   engine_jw_set_digest(w, e, SET_DRAFT);
-  weft_jw_u64(w, "tensors", set->tensors);
-  weft_jw_u64(w, "bytes", set->bytes);
+  const bool live = e->visible.weights_sequence != 0; /* not when poisoned */
+  weft_jw_u64(w, "tensors", live ? set->tensors : 0);
+  weft_jw_u64(w, "bytes", live ? set->bytes : 0);
   weft_jw_bool(w, "lost", e->draft_lost);
   if (e->args.draft_manifest != NULL) {
     weft_jw_object(w, "manifest");

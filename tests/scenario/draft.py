@@ -222,6 +222,30 @@ def test_a_set_that_a_rank_has_lost():
                     r.end()
 
 
+def test_in_place_a_spoilt_session_costs_both():
+    with folder() as d:
+        a, b, c = files(d, "a", "b", "c")
+        with Daemon("--draft", "--staging", "inplace") as w:
+            w.push(a, "one")
+            push_draft(w, b)
+            push_draft(w, c)
+            holds(w, model("a", 2), model("c", 2))
+            w.push(b, "two")
+            holds(w, model("b", 2), model("c", 2))
+            w.ok("/start_draft_weight_update")
+            w.ok("/update_weights", w.file_source(a))
+            w.ok("/abort_weight_update")  # it had written over the draft model's tensors
+            s = w.status()
+            same((s["tensors"], s["draft"]["tensors"], s["snapshot_digest"]), (0, 0, None), "poisoned")
+            refused(w.post("/start_draft_weight_update"), 409, "push all of those first")
+            w.push(a, "three")
+            w.wait_ready()
+            same((w.status()["draft"]["lost"], w.status()["draft"]["tensors"]), (True, 0), "the draft set ended")
+            holds(w, model("a", 2), {})
+            push_draft(w, b)
+            holds(w, model("a", 2), model("b", 2))
+
+
 def test_a_reset_destroys_both():
     with folder() as d:
         a, b = files(d, "a", "b")
