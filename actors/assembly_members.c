@@ -154,10 +154,29 @@ static void pay_all(void *arg)
   }
 }
 
+/* Why its start failed, in its words. */
+static bool take_last_word(wefti_child *child, const void *data, size_t len)
+{
+  const size_t head = sizeof WEFT_LAST_WORD - 1;
+  if (len < head || memcmp(data, WEFT_LAST_WORD, head) != 0) {
+    return false;
+  }
+  (void)snprintf(child->word, sizeof child->word, "%.*s", (int)(len - head),
+                 (const char *)data + head);
+  for (char *c = child->word; *c != '\0'; c++) {
+    *c = (unsigned char)*c < 0x20 ? ' ' : *c;
+  }
+  return true;
+}
+
 static void on_message(void *arg, const void *data, size_t len, int *fds, size_t nfds)
 {
   wefti_child *child = arg;
   static const char ready[] = "{\"ready\":true";
+  if (take_last_word(child, data, len)) {
+    wefti_ignore_fds(NULL, data, len, fds, nfds);
+    return;
+  }
   if (len < sizeof ready - 1 || memcmp(data, ready, sizeof ready - 1) != 0) {
     const wefti_heard heard = { .data = data, .len = len, .fds = fds, .nfds = nfds };
     wefti_imports_message(child->members->imports, child->rank, child->incarnation,
@@ -208,8 +227,8 @@ static void on_exit_of(void *arg, int status)
     (void)snprintf(child->why, sizeof child->why, "killed by signal %d",
                    WTERMSIG(status));
   } else {
-    (void)snprintf(child->why, sizeof child->why, "exited with status %d",
-                   WEXITSTATUS(status));
+    (void)snprintf(child->why, sizeof child->why, "exited with status %d%s%s",
+                   WEXITSTATUS(status), child->word[0] == '\0' ? "" : ": ", child->word);
   }
   child->gone = true;
   child->exit_owed = true;

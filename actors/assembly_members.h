@@ -10,7 +10,7 @@
 
 #define WEFTI_ACTOR_URL "actor:" /* of a worker thread: followed by its actor's id */
 
-enum { WEFTI_EXIT_MAX = 64 };
+enum { WEFTI_EXIT_MAX = 256, WEFTI_WORD_MAX = 192 };
 
 typedef struct wefti_child {
   struct wefti_child *next;
@@ -21,7 +21,8 @@ typedef struct wefti_child {
   bool gone;                  /* has exited; freed by a call of its own */
   bool ready_owed, exit_owed; /* the supervisor had no room to be told */
   char url[WEFTI_URL_MAX];
-  char why[WEFTI_EXIT_MAX]; /* of its exit */
+  char word[WEFTI_WORD_MAX]; /* its last, "" = none */
+  char why[WEFTI_EXIT_MAX];  /* of its exit */
 } wefti_child;
 
 /* A rank that somebody has joined as. */

@@ -311,6 +311,9 @@ weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
     }
   }
   wefti_announce_stop(w.announce, &story);
+  if (story.err != WEFT_OK && !opts->join && !w.lifeline) {
+    weft_lifeline_last_word(story.text);
+  }
   unmake(&w);
   if (story.err != WEFT_OK && why) {
     *why = story;

@@ -171,7 +171,7 @@ typedef struct engine_member {
   weft_w_state reported; /* last answer; h and device unused */
   char device[512];      /* the last answer's: what a GPU worker runs on, or "" */
   engine_arrival arrival;
-  char why[160]; /* why it is absent or lost */
+  char why[256]; /* why it is absent or lost */
 } engine_member;
 
 /* One of the two sets of weights in a snapshot. */

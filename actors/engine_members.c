@@ -358,7 +358,7 @@ static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
   if (!is_fenced && over > now) {
     m->fence_timer = weft_timer_start(ctx, over - now, ENGINE_TAG(TIMER_FENCE, m->rank));
   }
-  char reason[256];
+  char reason[320];
   (void)snprintf(reason, sizeof reason, "%s %" PRIu32 " is down: %s", engine_unit(e),
                  m->rank, m->why);
   engine_round_lost(ctx, e, m->rank, m->why);
@@ -380,6 +380,12 @@ void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *dow
   engine_member *m = &e->members[down->rank];
   if (m->arrival.waiting && m->arrival.incarnation == down->incarnation) {
     m->arrival = (engine_arrival){ .waiting = false };
+    return;
+  }
+  if (m->state == MEMBER_ABSENT && m->incarnation != down->incarnation) {
+    (void)snprintf(m->why, sizeof m->why, "could not start: %.*s", (int)down->why.len,
+                   down->why.p == NULL ? "" : down->why.p);
+    engine_publish_status(ctx, e);
     return;
   }
   if (m->state == MEMBER_ABSENT || m->incarnation != down->incarnation) {

@@ -55,8 +55,8 @@ typedef struct supervisor {
 
 /* ---- telling the engine */
 
-static bool tell_down(weft_ctx *ctx, supervisor *self, uint32_t rank, const owed *down,
-                      const char *why)
+static bool tell_down(weft_ctx *ctx, const supervisor *self, uint32_t rank,
+                      const owed *down, const char *why)
 {
   const weft_member_down m = {
     .h = { .type = WEFT_MSG_MEMBER_DOWN },
@@ -89,6 +89,14 @@ static void member_down(weft_ctx *ctx, supervisor *self, uint32_t rank, bool fen
   if (self->owed_timer == 0) {
     self->owed_timer = weft_timer_start(ctx, OWED_MS, 0);
   }
+}
+
+/* For people who wonder where the worker is: it never became a member. */
+static void not_started(weft_ctx *ctx, const supervisor *self, uint32_t rank,
+                        const char *why)
+{
+  const owed never = { .fenced = 1, .incarnation = self->seats[rank].incarnation };
+  (void)tell_down(ctx, self, rank, &never, why);
 }
 
 static bool pay_owed(weft_ctx *ctx, supervisor *self, uint32_t rank)
@@ -163,6 +171,7 @@ static void start_child(weft_ctx *ctx, supervisor *self, uint32_t rank)
   if (err != WEFT_OK) {
     weft_log(ctx, WEFT_LOG_ERROR, "worker cannot be started: %s rank=%" PRIu32,
              why.text[0] == '\0' ? weft_strerror(err) : why.text, rank);
+    not_started(ctx, self, rank, why.text[0] == '\0' ? weft_strerror(err) : why.text);
     s->incarnation = 0;
     rest(ctx, self, rank);
     return;
@@ -241,6 +250,8 @@ static void on_proc_exit(weft_ctx *ctx, supervisor *self, const weft_proc_exit *
   drop_link(ctx, s);
   if (s->announced) {
     member_down(ctx, self, m->rank, true, why);
+  } else if (!self->stopping) {
+    not_started(ctx, self, m->rank, why);
   }
   s->announced = false;
   s->incarnation = 0;

@@ -17,6 +17,7 @@
 #include <malloc.h>
 #endif
 
+enum { NOFILE_MIN = 64 /* without any client */ };
 enum { HEAP_PIECE_MAX = 128 << 10 /* bytes; larger ones are mapped by themselves */ };
 
 /* A thin program over the library: options in, one line out, the library does the rest.
@@ -117,13 +118,24 @@ static int failed(const weft_why *why)
 
 /* Connections and slabs take descriptors; the soft limit is for programs that select().
  */
-static void raise_nofile(void)
+static bool raise_nofile(void)
 {
   struct rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return true;
+  }
+  if (limit.rlim_cur < limit.rlim_max) {
     limit.rlim_cur = limit.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &limit);
   }
+  if (limit.rlim_cur < NOFILE_MIN) {
+    (void)fprintf(stderr,
+                  "weftd: only %llu files may be open at a time, and %d are needed at "
+                  "least; raise the limit (ulimit -n)\n",
+                  (unsigned long long)limit.rlim_cur, NOFILE_MIN);
+    return false;
+  }
+  return true;
 }
 
 static int run_engine(const weftd_opts *o)
@@ -293,7 +305,9 @@ static int run(const weftd_opts *o)
   if (o->print_routes) {
     return print_routes();
   }
-  raise_nofile();
+  if (!raise_nofile()) {
+    return WEFTD_FAILED;
+  }
   (void)signal(SIGPIPE, SIG_IGN);
   (void)signal(SIGXFSZ, SIG_IGN); /* a write that is over the limit fails, that is all */
   if (o->mode != WEFTD_WORKER) {

@@ -18,18 +18,51 @@ static bool below(const char *root, const char *path)
   return strncmp(path, root, n) == 0 && path[n] == '/';
 }
 
+/* Of a path that does not resolve: does as much of it as does lead out of the root?  Then
+ * nobody is told whether the rest is there. */
+static bool leads_outside(const char *root, const char *path)
+{
+  char *part = strdup(path);
+  bool outside = true; /* without memory nothing is told either */
+  char *slash = part == NULL ? NULL : strrchr(part, '/');
+  for (; slash != NULL; slash = strrchr(part, '/')) {
+    slash[slash == part ? 1 : 0] = '\0';
+    char *resolved = realpath(part, NULL);
+    if (resolved != NULL) {
+      outside = !below(root, resolved) && strcmp(root, resolved) != 0;
+      free(resolved);
+      break;
+    }
+    if (slash == part) {
+      break;
+    }
+  }
+  free(part);
+  return outside;
+}
+
+static weft_err not_below(const char *path, weft_why *why)
+{
+  return weft_whyf(why, WEFT_E_DENIED, "%s: is not below the weights root", path);
+}
+
 /* The file must lie below the root after all links are followed (model caches are full of
  * them), and still when it has been opened: somebody may have moved a link meanwhile. */
 static weft_err open_below(const wefti_host *h, const char *path, int *fd, weft_why *why)
 {
   char *resolved = realpath(path, NULL);
   if (resolved == NULL) {
+    const int e = errno;
+    if (leads_outside(h->root, path)) {
+      return not_below(path, why);
+    }
+    errno = e;
     return weft_whyf(why, errno == EACCES ? WEFT_E_DENIED : WEFT_E_NOTFOUND,
                      "%s: cannot be opened (errno %d)", path, errno);
   }
   weft_err err = WEFT_OK;
   if (!below(h->root, resolved)) {
-    err = weft_whyf(why, WEFT_E_DENIED, "%s: is not below the weights root", path);
+    err = not_below(path, why);
   } else {
     *fd = open(resolved, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (*fd < 0) {
@@ -50,9 +83,7 @@ static weft_err open_below(const wefti_host *h, const char *path, int *fd, weft_
                      path);
   }
   real[n] = '\0';
-  return below(h->root, real)
-             ? WEFT_OK
-             : weft_whyf(why, WEFT_E_DENIED, "%s: is not below the weights root", path);
+  return below(h->root, real) ? WEFT_OK : not_below(path, why);
 }
 
 static weft_err open_file(const wefti_host *h, wefti_host_plan *plan, const char *path,

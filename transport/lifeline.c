@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdalign.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -209,6 +210,20 @@ static int inherited_fd(void)
   errno = 0;
   const long v = strtol(text, &end, 10);
   return errno != 0 || *end != '\0' || v < 0 || v > INT_MAX ? -1 : (int)v;
+}
+
+void weft_lifeline_last_word(const char *text)
+{
+  int type = 0;
+  socklen_t len = sizeof type;
+  const int fd = inherited_fd();
+  char word[512];
+  const int n = snprintf(word, sizeof word, WEFT_LAST_WORD "%s", text);
+  if (fd >= 0 && n > 0 && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 &&
+      type == SOCK_SEQPACKET) {
+    const size_t bytes = (size_t)n < sizeof word ? (size_t)n : sizeof word - 1;
+    (void)send(fd, word, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
 }
 
 weft_err weft_lifeline_open(weft_loop *loop, int fd, weft_lifeline_fn *on_message,

@@ -26,6 +26,9 @@ typedef struct world {
   uint64_t live[RANKS]; /* incarnation of the child process, 0 = none */
   weft_actor_id thread; /* what connect finds; 0 = a link of the supervisor's own */
   bool spawn_fails, connect_fails, immortal;
+  uint64_t were_up[LOG_MAX]; /* incarnations that the engine knows */
+  size_t up_count;
+  unsigned not_started; /* lives that it was told of without having known them */
   char url[32];
 } world;
 
@@ -118,11 +121,19 @@ static weft_err engine_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   if (msg->type == WEFT_MSG_MEMBER_UP) {
     const weft_member_up *m = (const weft_member_up *)msg;
     assert_true(m->actor != 0 && m->pid == 100 + m->rank);
+    assert_true(w->up_count < LOG_MAX);
+    w->were_up[w->up_count++] = m->incarnation;
     note(w, UP, m->rank, m->incarnation);
   } else if (msg->type == WEFT_MSG_MEMBER_DOWN) {
     const weft_member_down *m = (const weft_member_down *)msg;
     assert_true(m->why.len > 0);
-    note(w, m->fenced ? FENCED : DOWN, m->rank, m->incarnation);
+    for (size_t i = 0; i < w->up_count; i++) {
+      if (w->were_up[i] == m->incarnation) {
+        note(w, m->fenced ? FENCED : DOWN, m->rank, m->incarnation);
+        return WEFT_OK;
+      }
+    }
+    w->not_started++;
   }
   return WEFT_OK;
 }
@@ -332,7 +343,8 @@ static void a_child_that_does_not_get_ready_is_replaced(void **state)
   pass(&w, 9000);
   assert_deeds(&w, "s");
   pass(&w, 1500);
-  assert_deeds(&w, "ks"); /* the engine never knew it, so it is not told */
+  assert_deeds(&w, "ks");
+  assert_int_equal(w.not_started, 1); /* told why the rank is not there */
   world_close(&w);
 }
 
@@ -408,6 +420,7 @@ static void a_program_that_cannot_be_started_is_tried_again(void **state)
   w.spawn_fails = true;
   pass(&w, 30000);
   assert_deeds(&w, "");
+  assert_true(w.not_started > 3); /* each attempt tells the engine why */
   w.spawn_fails = false;
   pass(&w, 5001);
   assert_deeds(&w, "s");

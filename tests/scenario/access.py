@@ -40,6 +40,18 @@ def test_weights_root():
                 check(r.status >= 400, f"{what} was read: {r}")
             same(w.version(), "a again", "version")
             check(holds(w, model("a")), "nothing of it was applied")
+            # whether something is there outside of the root is not told
+            (inside / "door").symlink_to(outside)
+
+            def said(path):
+                w.ok("/start_weight_update")
+                r = w.post("/update_weights", w.file_source(path))
+                return r.status, r.json["error"]["message"].replace(str(path), "PATH")
+            for there, missing in ((other, outside / "none"), (inside / "door" / "b.safetensors", inside / "door" / "none"),
+                                   (other, d / "nowhere" / "none"), (inside / "door", inside / "door" / "no" / "none")):
+                same(said(missing), said(there), f"{missing} is answered as {there}")
+                same(said(missing)[0], 403, f"{missing}")
+            same(said(inside / "none" / ".." / ".." / "elsewhere" / "b.safetensors")[0], 400, "nothing inside is called that")
 
 
 def basic(user, password):

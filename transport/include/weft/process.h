@@ -61,6 +61,10 @@ WEFT_API weft_err weft_lifeline_send(weft_lifeline *line, const void *data, size
                                      const int *fds, size_t nfds) WEFT_MUST_USE;
 /* As weft_process_drain. */
 WEFT_API void weft_lifeline_drain(weft_lifeline *line);
+/* Of a child that ends before it opens its lifeline: says to its parent, if there is one,
+ * WEFT_LAST_WORD and text, as one message. */
+#define WEFT_LAST_WORD "last word: "
+WEFT_API void weft_lifeline_last_word(const char *text) WEFT_NONNULL(1);
 WEFT_API void weft_lifeline_destroy(weft_lifeline *line);
 
 /* ---- the private run directory: 0700, owned by this user, holds ipc sockets; removed
