@@ -103,7 +103,8 @@ static const weft_msg *start(fixture *f)
   wefti_store_state_get(f->w->device->store, &st);
   return world_ask(f->w, w_start, W_START, ++f->epoch,
                    .base_sequence = st.weights_sequence, .base_digest_hi = st.digest_hi,
-                   .base_digest_lo = st.digest_lo);
+                   .base_digest_lo = st.digest_lo, .inplace = f->w->device->inplace,
+                   .timeout_ms = 4000);
 }
 
 static const weft_msg *put_info(fixture *f, weft_transfer_what what, const char *text)

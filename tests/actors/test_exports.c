@@ -177,6 +177,45 @@ static void an_old_one_goes_with_its_reader_and_is_released(void **state)
   end(&w);
 }
 
+/* A session in place has its readers wait outside. */
+static void held_ones_are_not_pinned_and_readers_are_counted(void **state)
+{
+  (void)state;
+  world w;
+  begin(&w);
+  const weft_snapshot *s;
+  void *holder;
+  char who[96];
+  hear(&w, 2);
+  visible(&w, 7);
+  assert_ok(wefti_imports_pin(w.imports, 1, 7, &s, &holder));
+  wefti_imports_hold(w.imports, true);
+  assert_false(can_pin(&w, 7));
+  assert_int_equal(wefti_imports_readers(w.imports, who, sizeof who), 1);
+  assert_string_equal(who, "rank 1 sequence 7 by 1");
+  wefti_imports_unpin(holder);
+  assert_int_equal(wefti_imports_readers(w.imports, who, sizeof who), 0);
+  wefti_imports_hold(w.imports, false);
+  assert_true(can_pin(&w, 7));
+  end(&w);
+}
+
+/* Nobody but the slab need say it: its writer may be dead. */
+static void marked_ones_are_not_pinned(void **state)
+{
+  (void)state;
+  world w;
+  begin(&w);
+  hear(&w, 2);
+  visible(&w, 7);
+  assert_true(can_pin(&w, 7));
+  for (uint32_t dirty = 2; dirty-- > 0;) {
+    assert_int_equal(pwrite(w.slab, &dirty, sizeof dirty, SLAB_BYTES), sizeof dirty);
+    assert_int_equal(can_pin(&w, 7), dirty == 0);
+  }
+  end(&w);
+}
+
 static void dropped_and_gone_ones_are_let_go(void **state)
 {
   (void)state;
@@ -471,6 +510,8 @@ int main(void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_is_visible_can_be_read),
     cmocka_unit_test(an_old_one_goes_with_its_reader_and_is_released),
+    cmocka_unit_test(held_ones_are_not_pinned_and_readers_are_counted),
+    cmocka_unit_test(marked_ones_are_not_pinned),
     cmocka_unit_test(dropped_and_gone_ones_are_let_go),
     cmocka_unit_test(nobody_joins_a_reader_of_what_is_gone),
     cmocka_unit_test(what_cannot_become_visible_any_more_is_released),

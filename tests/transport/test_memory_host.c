@@ -137,6 +137,46 @@ static void trim_gives_back(void **state)
   weft_memory_destroy(m);
 }
 
+/* As another process maps it. */
+static bool is_marked(weft_memory *m, uint32_t slab)
+{
+  uint64_t bytes = 0;
+  const int fd = weft_memory_slab_fd(m, slab, &bytes);
+  void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  assert_true(base != MAP_FAILED);
+  const bool marked = weft_slab_dirty(base, bytes);
+  assert_int_equal(munmap(base, bytes), 0);
+  return marked;
+}
+
+static void a_slab_bears_its_mark_itself(void **state)
+{
+  (void)state;
+  weft_memory *m = create(0);
+  weft_extent a;
+  weft_extent b;
+  assert_ok(weft_memory_alloc(m, 8 * MIB, &a, NULL)); /* all of a slab */
+  assert_ok(weft_memory_alloc(m, 8 * MIB, &b, NULL));
+  assert_int_not_equal(a.slab, b.slab);
+  assert_false(is_marked(m, a.slab));
+  weft_memory_mark(m, a.slab, true);
+  assert_true(is_marked(m, a.slab));
+  assert_false(is_marked(m, b.slab));
+  memset(a.ptr, 0xff, a.bytes); /* bytes and mark are apart */
+  weft_memory_mark(m, b.slab, true);
+  assert_int_equal(((uint8_t *)a.ptr)[a.bytes - 1], 0xff);
+  weft_memory_trim(m, 0);
+  assert_true(is_marked(m, a.slab));
+  weft_memory_mark(m, 0, false);
+  assert_false(is_marked(m, a.slab));
+  assert_false(is_marked(m, b.slab));
+  weft_memory_free(m, &a);
+  weft_memory_free(m, &b);
+  weft_memory_destroy(m);
+  static const uint8_t none[16];
+  assert_true(weft_slab_dirty(none, sizeof none)); /* too small to have one */
+}
+
 static void no_bytes_need_no_memory(void **state)
 {
   (void)state;
@@ -355,6 +395,7 @@ int main(void)
     cmocka_unit_test(alternating_updates_reuse_their_pages),
     cmocka_unit_test(a_partial_update_costs_its_own_size),
     cmocka_unit_test(trim_gives_back),
+    cmocka_unit_test(a_slab_bears_its_mark_itself),
     cmocka_unit_test(no_bytes_need_no_memory),
     cmocka_unit_test(limits_are_errors),
     cmocka_unit_test(a_cancel_ends_the_taking_of_pages),
