@@ -186,6 +186,10 @@ static void publish_locked(weft_store *store, unsigned index, uint64_t sequence,
 {
   slot *s = &store->slots[index];
   const unsigned old = store->live;
+  if (store->dirty != 0 && held == 0 && old != SLOT_NONE) {
+    /* Written over: nobody, however late, gets it by its number. */
+    atomic_store_explicit(&store->slots[old].sequence, 0, memory_order_seq_cst);
+  }
   s->snap->pub.weights_sequence = sequence;
   s->state = SLOT_DEFAULT;
   atomic_store_explicit(&s->sequence, sequence, memory_order_seq_cst);

@@ -132,6 +132,7 @@ static void readers_are_refused_from_start_to_publish(void **state)
   world_as(finish(f, false), w_finished, W_FINISHED);
   assert_err(weft_store_pin(f->w->device->store, 0, &s), WEFT_E_UNAVAIL);
   publish(f);
+  assert_err(weft_store_pin(f->w->device->store, 1, &s), WEFT_E_GONE);
   assert_int_equal(live_fill(f, "b"), 12);
   assert_int_equal(beat(f, 0)->poisoned, 0);
   assert_int_equal(beat(f, 0)->weights_sequence, 2);

@@ -517,6 +517,83 @@ static void mistakes_are_named(void **state)
   api_end(&w);
 }
 
+/* ---- staging in place */
+
+static void begin_inplace(api_world *w)
+{
+  weft_why why = { .text = "" };
+  api_create(w);
+  weft_engine_opts opts = api_opts(w, kind, program);
+  opts.staging = WEFT_STAGING_INPLACE;
+  if (weft_engine_create(&opts, &w->engine, &why) != WEFT_OK ||
+      weft_engine_wait_ready(w->engine, API_PATIENCE_S * 1000, &why) != WEFT_OK) {
+    fail_msg("engine: %s", why.text);
+  }
+}
+
+static void in_place_pins_wait_outside_and_addresses_stay(void **state)
+{
+  (void)state;
+  api_world w;
+  weft_pinned pin;
+  weft_why why;
+  char info[256];
+  begin_inplace(&w);
+  api_push(&w, 1, "one");
+  api_ok(weft_pin(w.engine, 1, 0, &pin, &why_));
+  const void *at = pin.tensors[0].data;
+  /* A reader that does not go keeps the session out, and is named. */
+  assert_err(weft_engine_start(w.engine, 400, &why), WEFT_E_CONFLICT);
+  assert_non_null(strstr(why.text, "1 reader"));
+  assert_non_null(strstr(why.text, "sequence 1"));
+  assert_int_equal(api_value(&pin), 1);
+  weft_unpin(&pin);
+  for (int value = 2; value < 12; value++) {
+    api_checkpoint(&w, value);
+    api_info(&w, value, info, sizeof info);
+    api_ok(weft_engine_start(w.engine, 0, &why_));
+    assert_err(weft_pin(w.engine, 0, 0, &pin, &why), WEFT_E_UNAVAIL);
+    assert_non_null(strstr(why.text, "in place"));
+    assert_err(weft_pin(w.engine, 0, (uint64_t)value - 1, &pin, &why), WEFT_E_UNAVAIL);
+    api_ok(weft_engine_update(w.engine, info, 0, &why_));
+    assert_err(weft_pin(w.engine, 1, 0, &pin, &why), WEFT_E_UNAVAIL);
+    api_ok(weft_engine_finish(w.engine, "next", 0, &why_));
+    api_ok(weft_pin(w.engine, 1, 0, &pin, &why_));
+    assert_int_equal(api_value(&pin), value);
+    assert_int_equal(pin.weights_sequence, value);
+    assert_ptr_equal(pin.tensors[0].data, at);
+    weft_unpin(&pin);
+    assert_err(weft_pin(w.engine, 1, (uint64_t)value - 1, &pin, &why), WEFT_E_GONE);
+  }
+  api_ok(weft_engine_start(w.engine, 0, &why_));
+  api_ok(weft_engine_abort(w.engine, "changed my mind", 0, &why_));
+  weft_err err;
+  for (int i = 0; (err = weft_pin(w.engine, 0, 0, &pin, NULL)) != WEFT_OK && i < 500;
+       i++) {
+    const struct timespec pause = { .tv_nsec = 10000000 };
+    (void)nanosleep(&pause, NULL); /* worker threads hear it with a heartbeat */
+  }
+  assert_ok(err);
+  assert_int_equal(api_value(&pin), 11);
+  weft_unpin(&pin);
+  api_end(&w);
+}
+
+static void in_place_needs_the_host_backend(void **state)
+{
+  (void)state;
+  api_world w;
+  weft_why why;
+  api_create(&w);
+  weft_engine_opts opts = api_opts(&w, kind, program);
+  opts.staging = WEFT_STAGING_INPLACE;
+  opts.backend = "nccl";
+  assert_err(weft_engine_create(&opts, &w.engine, &why), WEFT_E_UNSUPPORTED);
+  assert_non_null(strstr(why.text, "staging inplace is for the host backend"));
+  w.engine = NULL;
+  api_end(&w);
+}
+
 #ifdef API_PROGRAM
 static int pid_of_rank(api_world *w, size_t rank)
 {
@@ -586,6 +663,8 @@ int main(void)
     cmocka_unit_test(a_submitted_call_is_answered_once_and_must_not_wait),
     cmocka_unit_test(destroy_answers_what_is_open),
     cmocka_unit_test(a_deadline_ends_a_transfer_that_hangs),
+    cmocka_unit_test(in_place_pins_wait_outside_and_addresses_stay),
+    cmocka_unit_test(in_place_needs_the_host_backend),
     cmocka_unit_test(readers_never_see_a_mixture_or_the_past),
     cmocka_unit_test(a_remote_client_has_the_same_calls),
     cmocka_unit_test(nobody_there_is_said_at_once),
