@@ -24,6 +24,14 @@ bool engine_member_usable(const engine_member *m)
   return m->state == MEMBER_READY || m->state == MEMBER_BEHIND;
 }
 
+/* A replica with weights that this coordinator, which has given none, knows nothing of.
+ */
+static bool has_strange_weights(const engine *e, const engine_member *m)
+{
+  return e->fleet.replicas != NULL && e->visible.weights_sequence == 0 &&
+         m->reported.tensors > 0;
+}
+
 bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap)
 {
   if (engine_inplace_unfit(e, reason, cap)) {
@@ -37,6 +45,8 @@ bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap)
                      m->state != MEMBER_BEHIND ? m->why
                      : m->reported.phase == WEFT_WORKER_MAPPING
                          ? "it maps its weights again"
+                     : has_strange_weights(e, m)
+                         ? "it has weights of another time; a full update brings it back"
                          : "it has no weights; a full update brings it back");
       return false;
     }
@@ -146,7 +156,7 @@ void engine_admit_arrivals(weft_ctx *ctx, engine *e)
 static bool has_what_is_visible(const engine *e, const engine_member *m)
 {
   const weft_w_state *r = &m->reported;
-  return r->poisoned == 0 && e->inplace.poisoned == 0 &&
+  return r->poisoned == 0 && !has_strange_weights(e, m) && e->inplace.poisoned == 0 &&
          r->weights_sequence == e->visible.weights_sequence &&
          (e->visible.weights_sequence == 0 ||
           (r->digest_hi == m->digest_hi && r->digest_lo == m->digest_lo));

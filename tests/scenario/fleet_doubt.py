@@ -122,7 +122,10 @@ def test_a_doubt_is_resolved_by_an_operator():
             same(r.returncode, 1, "a second time there is nothing to resolve")
             # another coordinator, with a record of its own, can have them now
             f.coordinator = f.start_coordinator("another")
-            until(lambda: f.replica(0)["state"] != "down" and f.replica(1)["state"] != "down", "it gets them", 40)
+            until(lambda: [f.replica(i)["state"] for i in range(2)] == ["behind"] * 2,
+                  "it gets them, and knows nothing of their weights", 40)
+            info = f.coordinator.get("/weight_info").json
+            same((info["weight_version"], info["mixed"]), ("default", True), "it does not hide that")
             f.push_again("c")
 
 
