@@ -32,12 +32,12 @@ struct wefti_inviter {
 };
 
 /* The one that has waited longest, taken; -1: nobody is due, *wait_ms says until when. */
-static int64_t take_due(wefti_inviter *v, uint64_t *wait_ms)
+static int64_t take_due(wefti_inviter *inviter, uint64_t *wait_ms)
 {
   const uint64_t now = wefti_patience_now_ms();
   seat *first = NULL;
-  for (uint32_t r = 0; r < v->opts.invitation.size; r++) {
-    seat *s = &v->seats[r];
+  for (uint32_t r = 0; r < inviter->opts.invitation.size; r++) {
+    seat *s = &inviter->seats[r];
     if (!s->busy && (!first || s->due_ms < first->due_ms)) {
       first = s;
     }
@@ -47,13 +47,13 @@ static int64_t take_due(wefti_inviter *v, uint64_t *wait_ms)
     return -1;
   }
   first->busy = true;
-  return first - v->seats;
+  return first - inviter->seats;
 }
 
 /* Once for each new text. */
-static void tell(wefti_inviter *v, uint32_t rank, weft_err err, const weft_why *why)
+static void tell(wefti_inviter *inviter, uint32_t rank, weft_err err, const weft_why *why)
 {
-  seat *s = &v->seats[rank];
+  seat *s = &inviter->seats[rank];
   char line[WEFT_WHY_MAX + 64];
   const weft_log_level level = err == WEFT_E_AGAIN ? WEFT_LOG_INFO : WEFT_LOG_WARN;
   if (err == WEFT_OK) {
@@ -64,117 +64,120 @@ static void tell(wefti_inviter *v, uint32_t rank, weft_err err, const weft_why *
     return;
   }
   (void)snprintf(s->told, sizeof s->told, "%s", why->text);
-  if (v->opts.log && level >= v->opts.log_level) {
+  if (inviter->opts.log && level >= inviter->opts.log_level) {
     (void)snprintf(line, sizeof line, "replica %" PRIu32 " was not invited: %s", rank,
                    why->text);
-    v->opts.log(v->opts.log_arg, level, "fleet", line);
+    inviter->opts.log(inviter->opts.log_arg, level, "fleet", line);
   }
 }
 
-static void invite(wefti_inviter *v, uint32_t rank)
+static void invite(wefti_inviter *inviter, uint32_t rank)
 {
-  seat *s = &v->seats[rank];
-  weft_invitation invitation = v->opts.invitation;
+  seat *s = &inviter->seats[rank];
+  weft_invitation invitation = inviter->opts.invitation;
   weft_why why = { .err = WEFT_OK, .text = "" };
   invitation.rank = rank;
-  const weft_err err = weft_door_invite(s->url, v->token, &invitation, TRY_MS, &why);
-  tell(v, rank, err, &why);
+  const weft_err err =
+      weft_door_invite(s->url, inviter->token, &invitation, TRY_MS, &why);
+  tell(inviter, rank, err, &why);
 }
 
 static void *inviter_main(void *arg)
 {
-  wefti_inviter *v = arg;
-  wefti_patience_lock(&v->wait);
-  while (!v->wait.over) {
+  wefti_inviter *inviter = arg;
+  wefti_patience_lock(&inviter->wait);
+  while (!inviter->wait.over) {
     uint64_t wait_ms = 0;
-    const int64_t rank = take_due(v, &wait_ms);
+    const int64_t rank = take_due(inviter, &wait_ms);
     if (rank < 0) {
-      wefti_patience_wait(&v->wait, wait_ms);
+      wefti_patience_wait(&inviter->wait, wait_ms);
       continue;
     }
-    wefti_patience_unlock(&v->wait);
-    invite(v, (uint32_t)rank);
-    wefti_patience_lock(&v->wait);
-    seat *s = &v->seats[rank];
+    wefti_patience_unlock(&inviter->wait);
+    invite(inviter, (uint32_t)rank);
+    wefti_patience_lock(&inviter->wait);
+    seat *s = &inviter->seats[rank];
     s->busy = false;
-    s->due_ms = wefti_patience_now_ms() + (s->in ? v->opts.again_ms : v->opts.pause_ms);
+    s->due_ms = wefti_patience_now_ms() +
+                (s->in ? inviter->opts.again_ms : inviter->opts.pause_ms);
   }
-  wefti_patience_unlock(&v->wait);
+  wefti_patience_unlock(&inviter->wait);
   return NULL;
 }
 
-static weft_err copy(wefti_inviter *v, const wefti_inviter_opts *opts)
+static weft_err copy(wefti_inviter *inviter, const wefti_inviter_opts *opts)
 {
-  v->opts = *opts;
-  v->opts.pause_ms = opts->pause_ms ? opts->pause_ms : PAUSE_MS;
-  v->opts.again_ms = opts->again_ms ? opts->again_ms : AGAIN_MS;
-  v->seats = calloc(opts->invitation.size, sizeof *v->seats);
-  v->token = opts->token ? strdup(opts->token) : NULL;
-  bool ok = v->seats && (v->token || !opts->token);
+  inviter->opts = *opts;
+  inviter->opts.pause_ms = opts->pause_ms ? opts->pause_ms : PAUSE_MS;
+  inviter->opts.again_ms = opts->again_ms ? opts->again_ms : AGAIN_MS;
+  inviter->seats = calloc(opts->invitation.size, sizeof *inviter->seats);
+  inviter->token = opts->token ? strdup(opts->token) : NULL;
+  bool ok = inviter->seats && (inviter->token || !opts->token);
   for (uint32_t r = 0; ok && r < opts->invitation.size; r++) {
-    v->seats[r].url = strdup(opts->urls[r]);
-    ok = v->seats[r].url != NULL;
+    inviter->seats[r].url = strdup(opts->urls[r]);
+    ok = inviter->seats[r].url != NULL;
   }
   return ok ? WEFT_OK : WEFT_E_NOMEM;
 }
 
 weft_err wefti_inviter_start(const wefti_inviter_opts *opts, wefti_inviter **out)
 {
-  wefti_inviter *v = calloc(1, sizeof *v);
-  if (!v || wefti_patience_init(&v->wait) != WEFT_OK) {
-    free(v);
+  wefti_inviter *inviter = calloc(1, sizeof *inviter);
+  if (!inviter || wefti_patience_init(&inviter->wait) != WEFT_OK) {
+    free(inviter);
     return WEFT_E_NOMEM;
   }
-  weft_err err = copy(v, opts);
+  weft_err err = copy(inviter, opts);
   const uint32_t size = opts->invitation.size;
   const size_t want = size < THREADS_MAX ? size : THREADS_MAX;
-  while (err == WEFT_OK && v->thread_count < want) {
-    if (pthread_create(&v->threads[v->thread_count], NULL, inviter_main, v) != 0) {
+  while (err == WEFT_OK && inviter->thread_count < want) {
+    if (pthread_create(&inviter->threads[inviter->thread_count], NULL, inviter_main,
+                       inviter) != 0) {
       err = WEFT_E_SYS;
     } else {
-      v->thread_count++;
+      inviter->thread_count++;
     }
   }
   if (err != WEFT_OK) {
-    wefti_inviter_destroy(v);
+    wefti_inviter_destroy(inviter);
     return err;
   }
-  *out = v;
+  *out = inviter;
   return WEFT_OK;
 }
 
-void wefti_inviter_note(wefti_inviter *v, uint32_t rank, bool in)
+void wefti_inviter_note(wefti_inviter *inviter, uint32_t rank, bool in)
 {
-  wefti_patience_lock(&v->wait);
-  v->seats[rank].in = in;
+  wefti_patience_lock(&inviter->wait);
+  inviter->seats[rank].in = in;
   if (!in) {
-    v->seats[rank].due_ms = 0;
-    wefti_patience_wake(&v->wait);
+    inviter->seats[rank].due_ms = 0;
+    wefti_patience_wake(&inviter->wait);
   }
-  wefti_patience_unlock(&v->wait);
+  wefti_patience_unlock(&inviter->wait);
 }
 
-void wefti_inviter_end(wefti_inviter *v)
+void wefti_inviter_end(wefti_inviter *inviter)
 {
-  if (v) {
-    wefti_patience_end(&v->wait);
+  if (inviter) {
+    wefti_patience_end(&inviter->wait);
   }
 }
 
-void wefti_inviter_destroy(wefti_inviter *v)
+void wefti_inviter_destroy(wefti_inviter *inviter)
 {
-  if (!v) {
+  if (!inviter) {
     return;
   }
-  wefti_patience_end(&v->wait);
-  for (size_t i = 0; i < v->thread_count; i++) {
-    (void)pthread_join(v->threads[i], NULL);
+  wefti_patience_end(&inviter->wait);
+  for (size_t i = 0; i < inviter->thread_count; i++) {
+    (void)pthread_join(inviter->threads[i], NULL);
   }
-  for (uint32_t r = 0; v->seats && r < v->opts.invitation.size; r++) {
-    free(v->seats[r].url);
+  for (uint32_t r = 0; inviter->seats && r < inviter->opts.invitation.size; r++) {
+    free(inviter->seats[r].url);
   }
-  wefti_patience_fini(&v->wait);
-  free(v->seats);
-  free(v->token);
-  free(v);
+  wefti_patience_fini(&inviter->wait);
+  free(inviter->seats);
+  free(inviter->token);
+  free(inviter);
 }

@@ -68,13 +68,13 @@ weft_err weft_door_listen(weft_loop *loop, const char *url, const char *token,
   }
   d->on_invited = on_invited;
   d->arg = arg;
-  const wefti_hall_opts opts = { .loop = loop,
-                                 .url = url,
-                                 .token = token,
-                                 .url_out = url_out,
-                                 .url_cap = url_cap,
-                                 .on_guest = on_guest,
-                                 .arg = d };
+  wefti_hall_opts opts = { .loop = loop,
+                           .url = url,
+                           .token = token,
+                           .url_cap = url_cap,
+                           .on_guest = on_guest,
+                           .arg = d };
+  opts.url_out = url_out;
   const weft_err err = wefti_hall_open(&d->hall, &wefti_door_kind, &opts, why);
   if (err != WEFT_OK) {
     weft_door_close(d);

@@ -66,13 +66,13 @@ weft_err weft_join_listen(weft_loop *loop, const char *url, const char *token,
   }
   s->on_join = on_join;
   s->arg = arg;
-  const wefti_hall_opts opts = { .loop = loop,
-                                 .url = url,
-                                 .token = token,
-                                 .url_out = url_out,
-                                 .url_cap = url_cap,
-                                 .on_guest = on_guest,
-                                 .arg = s };
+  wefti_hall_opts opts = { .loop = loop,
+                           .url = url,
+                           .token = token,
+                           .url_cap = url_cap,
+                           .on_guest = on_guest,
+                           .arg = s };
+  opts.url_out = url_out;
   const weft_err err = wefti_hall_open(&s->hall, &wefti_join_kind, &opts, why);
   if (err != WEFT_OK) {
     weft_join_close(s);
