@@ -2,6 +2,7 @@
 SIGKILL: the workers end by themselves."""
 import contextlib
 import http.client
+import json
 import os
 import pathlib
 import signal
@@ -54,6 +55,19 @@ def test_a_stopped_worker_does_not_hold_it_up():
     with Daemon() as w:
         stop_process(w.pids()[1])
         w.stop()
+
+
+def test_with_a_dead_trainer():
+    """Its connection and its sending end are gone in mid-update; nobody has taken over."""
+    with Daemon() as w:
+        with Silent() as stream:
+            w.ok("/start_weight_update")
+            host, port = w.address.rsplit(":", 1)
+            c = http.client.HTTPConnection(host, int(port), timeout=20)
+            c.request("POST", "/update_weights", body=json.dumps(stream.source()))
+            stream.wait_for(2)
+            c.close()
+            w.stop()
 
 
 def test_sigint_too():
