@@ -18,7 +18,8 @@
 enum {
   /* Room is left for "/worker-4294967295.ipc" in the 108 bytes of a socket address. */
   RUNDIR_PATH_MAX = 80,
-  LOCK_TRIES = 8
+  LOCK_TRIES = 8,
+  STALE_LOOK_MAX = 256 /* others' directories that are looked at, at a start */
 };
 
 struct weft_rundir {
@@ -137,6 +138,69 @@ static void remove_sockets(const weft_rundir *d)
   (void)closedir(dir);
 }
 
+/* true: name is of a directory that make_path has made; it may be anybody's. */
+static bool is_made_up(const char *name)
+{
+  if (strncmp(name, "weft-", 5) != 0) {
+    return false;
+  }
+  const size_t pid = strspn(name + 5, "0123456789");
+  const char *rest = name + 5 + pid;
+  return pid > 0 && rest[0] == '-' && strlen(rest) == 17 &&
+         strspn(rest + 1, "0123456789abcdef") == 16;
+}
+
+/* Whoever made it wrote its pid into the lock after it had locked it: when that is there
+ * and nobody holds the lock, its process is gone. */
+static bool take_dead_lock(weft_rundir *d)
+{
+  char pid;
+  d->lock_fd = openat(d->dir_fd, "lock", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  return d->lock_fd >= 0 && pread(d->lock_fd, &pid, 1, 0) == 1 &&
+         flock(d->lock_fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+static void remove_stale(int base_fd, const char *name)
+{
+  struct stat st;
+  weft_rundir d = { .lock_fd = -1 };
+  d.dir_fd = openat(base_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (d.dir_fd >= 0 && fstat(d.dir_fd, &st) == 0 && st.st_uid == geteuid() &&
+      (st.st_mode & 07777) == 0700 && take_dead_lock(&d)) {
+    remove_sockets(&d);
+    (void)unlinkat(d.dir_fd, "lock", 0);
+    (void)unlinkat(base_fd, name, AT_REMOVEDIR); /* stays when something else is there */
+  }
+  if (d.lock_fd >= 0) {
+    (void)close(d.lock_fd);
+  }
+  if (d.dir_fd >= 0) {
+    (void)close(d.dir_fd);
+  }
+}
+
+/* Those who were killed could not remove their directories; whoever makes one beside them
+ * does. */
+static void remove_stale_beside(const weft_rundir *d)
+{
+  char base[PATH_MAX];
+  (void)snprintf(base, sizeof base, "%.*s", (int)(strrchr(d->path, '/') - d->path),
+                 d->path);
+  DIR *dir = opendir(base);
+  if (dir == NULL) {
+    return;
+  }
+  const struct dirent *e;
+  unsigned looked = 0;
+  while ((e = readdir(dir)) != NULL && looked < STALE_LOOK_MAX) { /* NOLINT: own stream */
+    if (is_made_up(e->d_name)) {
+      remove_stale(dirfd(dir), e->d_name);
+      looked++;
+    }
+  }
+  (void)closedir(dir);
+}
+
 weft_err weft_rundir_open(const char *path, weft_rundir **out, weft_why *why)
 {
   weft_rundir *d = calloc(1, sizeof *d);
@@ -163,6 +227,9 @@ weft_err weft_rundir_open(const char *path, weft_rundir **out, weft_why *why)
     return err;
   }
   remove_sockets(d); /* of an engine that was killed: we hold its lock */
+  if (path == NULL) {
+    remove_stale_beside(d);
+  }
   *out = d;
   return WEFT_OK;
 }
