@@ -149,7 +149,9 @@ WEFT_API weft_err weft_engine_connect(const weft_connect_opts *opts, weft_engine
 
 /* Orderly end within 5 s: calls under way get CLOSED, workers end, sockets and files go.
  * No weights may be pinned, no other call be under way on another thread.  Not from a
- * callback.  NULL is a no-op. */
+ * callback.  NULL is a no-op.  Where the disk of state_dir does not come back from a
+ * sync, this is logged, and a thread that may still log stays with its memory until it
+ * does. */
 WEFT_API void weft_engine_destroy(weft_engine *engine);
 
 /* Blocks until all workers are members.  Errors: TIMEOUT (why says who is missing),
