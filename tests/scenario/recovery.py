@@ -114,6 +114,29 @@ def test_partial_updates_and_deaths_in_turn():
         check(holds(w, now), "all bytes at the end")
 
 
+def test_in_place_too():
+    """What came back is written over like anything else, and comes back again."""
+    with folder() as d, Daemon("--staging", "inplace") as w:
+        now = model("a")
+        w.push(write_safetensors(d / "a.safetensors", now), "a")
+        for i in range(3):
+            come_back(w, *((0,), (1,), (0, 1))[i])
+            check(holds(w, now), f"the bytes from before death {i}")
+            now.update({"layers.1.weight": model(i)["layers.1.weight"]})
+            w.push(write_safetensors(d / "p.safetensors", {"layers.1.weight": now["layers.1.weight"]}), f"p{i}")
+            check(holds(w, now), f"the bytes after partial update {i}")
+
+
+def test_killed_again_while_it_comes_back():
+    with folder() as d, Daemon() as w:
+        w.push(write_safetensors(d / "a.safetensors", model("a")), "a")
+        for _ in range(4):
+            kill(w, 0)
+        w.wait_ready(30)
+        same(w.version(), "a", "version")
+        check(holds(w, model("a")), "the same bytes")
+
+
 def test_damaged_weights_are_replaced_by_a_replicas():
     with folder() as d, Daemon() as w:
         a = model("a")
@@ -170,6 +193,35 @@ def test_time_to_come_back():
             check(took < 10, f"{took:.2f} s to come back")
             same({x["rank"]: x["digest"] for x in w.status()["workers"]}, digests, "digests")
         check(holds(w, big), "every byte")
+
+
+def slab_bytes(pid):
+    """Bytes of pages in the slabs that the process holds, each slab once."""
+    found = {}
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            if "memfd:weft-slab" in os.readlink(f"/proc/{pid}/fd/{fd}"):
+                st = os.stat(f"/proc/{pid}/fd/{fd}")
+                found[st.st_ino] = st.st_blocks * 512
+        except FileNotFoundError:  # closed meanwhile
+            pass
+    return sum(found.values())
+
+
+def test_what_the_last_life_had_beside_goes_back():
+    """Old and new weights live side by side; of a dead worker's slabs only the visible ones stay."""
+    size = 16 << 20
+    with folder() as d, Daemon(workers=1) as w:
+        paths = [write_safetensors(d / f"{i}.safetensors", {"t": ("U8", [size], noise(i, size))}) for i in range(2)]
+        for i in range(4):
+            w.push(paths[i % 2], f"v{i}")
+        check(slab_bytes(w.pids()[0]) >= 2 * size, "two sets side by side")
+        come_back(w, 0)
+        until(lambda: slab_bytes(w.pids()[0]) <= size * 5 // 4, "one set's pages after the death", 10)
+        until(lambda: slab_bytes(w.process.pid) <= size * 5 // 4, "the daemon holds no more", 10)
+        check(holds(w, {"t": ("U8", [size], noise(1, size))}, 1), "the visible bytes")
+        w.push(paths[0], "next")
+        until(lambda: slab_bytes(w.pids()[0]) <= size * 9 // 4, "no more than two sets again", 10)
 
 
 def test_nothing_grows_over_deaths():
