@@ -106,7 +106,7 @@ static void part_failed(engine_cast *c, uint32_t rank, weft_err err, const char 
 {
   cast_part *p = &c->parts[rank];
   p->err = err == WEFT_OK ? WEFT_E_FAILED : err;
-  (void)snprintf(p->text, sizeof p->text, "%s", text);
+  (void)snprintf(p->text, sizeof p->text, "%.159s", text);
 }
 
 /* ---- asking */

@@ -182,8 +182,8 @@ static void fail(const engine *e, engine_check *c, weft_err err, uint32_t rank,
 {
   if (c->err == WEFT_OK) {
     c->err = err;
-    (void)snprintf(c->text, sizeof c->text, "%s %" PRIu32 ": %s", engine_unit(e), rank,
-                   text);
+    (void)snprintf(c->text, sizeof c->text, "%.20s %" PRIu32 ": %.200s", engine_unit(e),
+                   rank, text);
   }
 }
 
