@@ -66,16 +66,17 @@ struct weft_store {
   _Alignas(64) _Atomic uint64_t current;
   /* CLOCK_BOOTTIME until which readers are served.  Relaxed: it carries no data. */
   _Atomic uint64_t grant_until_ns;
-  bool needs_grant;
   wefti_clock_fn *clock;
   void *clock_arg;
+  /* Writers only, under lock; changed no more often than current. */
+  uint64_t newest; /* the default's sequence, 0 = none */
+  uint64_t dirty;  /* of HOLD_DIRTY: the newest epoch that wrote over the default */
+  unsigned slot_count;
+  unsigned live; /* the default's slot, or SLOT_NONE */
+  unsigned held; /* HOLD_…: why readers are not served; 0 = they are */
+  bool needs_grant;
   slot slots[SLOTS_MAX];
   pthread_mutex_t lock; /* writers only */
-  unsigned slot_count;
-  uint64_t newest; /* the default's sequence, 0 = none */
-  unsigned live;   /* the default's slot, or SLOT_NONE */
-  unsigned held;   /* HOLD_…: why readers are not served; 0 = they are */
-  uint64_t dirty;  /* of HOLD_DIRTY: the newest epoch that wrote over the default */
 };
 
 /* One reader, or the store itself, less. */

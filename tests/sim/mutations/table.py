@@ -148,7 +148,7 @@ NOT_CAUGHT = [
          "phase == PHASE_FINISH;")]),
     # Not within 3,000 seeds either; test_engine_core finds it.
     ("repeat-taken-over", "a call counts as left although a repeat waits for its answer", [
-        (ENGINE + "call.c",
+        (ENGINE + "idem.c",
          "  return !call->caller_gone || (call->idem != NULL && call->idem->waiter_count > 0);",
          "  return !call->caller_gone;")]),
 ]
