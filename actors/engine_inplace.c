@@ -174,6 +174,7 @@ void engine_inplace_report(weft_ctx *ctx, engine *e, engine_member *m, uint64_t 
                  m->rank, id);
   weft_log(ctx, WEFT_LOG_ERROR, "%s", e->inplace.why);
   forget_visible(e);
+  engine_upstream_judge(ctx, e); /* its fleet's weights are not here any more */
   hold(e, true);
   engine_publish_worker(ctx, e, m, "poisoned");
   engine_publish_status(ctx, e);

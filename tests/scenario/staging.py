@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 
+from weft_fleet import Fleet
 from weft_scenario import (SLOW, TORCH, Background, Daemon, Silent, check, folder, holds, main, model, same,
                            until, write_safetensors)
 
@@ -222,6 +223,29 @@ def test_mistakes():
             check("--staging" in str(e), f"the mistake is named: {e}")
         else:
             raise AssertionError(f"{args} were taken")
+
+
+def test_a_fleet_of_engines_in_place():
+    """Members are poisoned as any engine is, the fleet is not ready then, and one push heals all."""
+    with folder() as d, Fleet(d, member_args={0: INPLACE, 1: INPLACE}) as f, Half(model("torn"), 9000) as half:
+        c = f.coordinator
+        f.push("a")
+        f.agree("a", model("a"))
+        f.push("b")  # over what is live
+        f.agree("b", model("b"))
+        c.ok("/start_weight_update")
+        update = Background(c.post, "/update_weights", half.update())
+        half.serve(4)
+        until(lambda: all(states(m) == ["updating"] * 2 for m in f.members), "all have begun to write")
+        c.ok("/abort_weight_update")
+        check(update.result().status >= 400, "the update was aborted")
+        for m in f.members:
+            until(lambda m=m: m.status()["poisoned"], "the member says that it is poisoned")
+            check(not m.is_ready(), "the member is not ready")
+        until(lambda: not c.is_ready(), "nor is the coordinator")
+        f.push("c")
+        f.wait_ready()
+        f.agree("c", model("c"))
 
 
 # ---- memory
