@@ -164,7 +164,9 @@ static bool take_last_word(wefti_child *child, const void *data, size_t len)
   (void)snprintf(child->word, sizeof child->word, "%.*s", (int)(len - head),
                  (const char *)data + head);
   for (char *c = child->word; *c != '\0'; c++) {
-    *c = (unsigned char)*c < 0x20 ? ' ' : *c;
+    if ((unsigned char)*c < 0x20) {
+      *c = ' ';
+    }
   }
   return true;
 }
