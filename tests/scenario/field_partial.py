@@ -1,6 +1,6 @@
 """Field reports about updates that end half-way."""
 from field import fresh, here, refused, run
-from weft_scenario import check, holds, model, same, until, write_safetensors
+from weft_scenario import Sender, check, holds, model, same, until, write_safetensors
 
 
 def file_of(seed, tensors=None):
@@ -54,9 +54,12 @@ def test_vllm_39212_start_after_every_failed_step():
         check(w.post("/update_weights", w.file_source(cut)).status >= 400, "a file that was cut")
 
     def bad_finish():
+        sender = Sender({"scale": ("F32", [], None)}, lambda rank: bytes([rank]) * 4)
         w.ok("/start_weight_update")
-        w.ok("/update_weights", w.file_source(file_of("b")))
-        check(w.post("/finish_weight_update?timeout_s=0.001", {"weight_version": "b"}).status >= 400, "no time")
+        w.ok("/update_weights", sender.update())
+        sender.done()
+        r = refused(w.post("/finish_weight_update", {"weight_version": "b"}), 500, "rank 0", "rank 1")
+        same(r.json["error"]["outcome"], "not_committed", "workers with different bytes")
     for step in (bad_init, bad_update, bad_finish):
         step()
         until(lambda: w.status()["session"] is None, f"{step.__name__}: the session is over")
