@@ -425,7 +425,7 @@ static weft_err build(weft_engine *e, const weft_engine_opts *o, weft_why *why)
   if (err == WEFT_OK) {
     err = make_actors(e, o, loops, why);
   }
-  return err;
+  return err == WEFT_OK ? wefti_fleet_begin(e->fleet, o, why) : err;
 }
 
 /* Threads take on the mask of who makes them: signals are for the host's own threads. */
@@ -441,7 +441,6 @@ static weft_err build_and_start(weft_engine *e, const weft_engine_opts *o, weft_
       (void)weft_whyf(why, err, "threads cannot start: %s", weft_strerror(err));
     } else {
       wefti_members_started(e->members);
-      err = wefti_fleet_begin(e->fleet, o, why);
     }
   }
   (void)pthread_sigmask(SIG_SETMASK, &before, NULL);

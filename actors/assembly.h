@@ -81,7 +81,7 @@ weft_err wefti_fleet_create(weft_engine *e, const weft_engine_opts *o, weft_why 
 weft_err wefti_fleet_join_url(const weft_engine_opts *o, char url[WEFTI_URL_MAX],
                               weft_why *why) WEFT_MUST_USE;
 void wefti_fleet_core(wefti_fleet *fleet, wefti_engine_args *core); /* what it adds */
-/* Once all else is there: invites, or opens the door. */
+/* Last, and before the loops run: invites, or opens the door. */
 weft_err wefti_fleet_begin(wefti_fleet *fleet, const weft_engine_opts *o, weft_why *why)
     WEFT_MUST_USE;
 /* Loop 0: replica rank has joined, or is gone. */
