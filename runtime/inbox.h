@@ -43,12 +43,14 @@ static inline void wefti_inbox_wake(wefti_inbox *box)
   }
 }
 
-/* Any thread.  The chain runs from newest to oldest.  false = closed, nothing taken. */
+/* Any thread.  The chain runs from newest to oldest.  false = closed, nothing
+ * taken, and the chain ends where it did. */
 static inline bool wefti_inbox_push(wefti_inbox *box, weft_msg *newest, weft_msg *oldest)
 {
   weft_msg *head = atomic_load_explicit(&box->head, memory_order_relaxed);
   do {
     if (head == wefti_inbox_closed_mark(box)) {
+      oldest->next = NULL; /* a try before this one led to messages of others */
       return false;
     }
     oldest->next = head;
