@@ -19,11 +19,17 @@ typedef struct cli_opts {
   const char *token_file; /* --token-file, or NULL */
   const char *version;    /* --version, or NULL: the version string stays */
   const char *expected;   /* --expected-version, or NULL */
-  const char *source;     /* "file" or "tcp" */
-  const char *listen;     /* --listen: where --source tcp serves, NULL = loopback */
-  const char *reason;     /* --reason of abort */
-  const char *compare;    /* --compare FILE of checksum */
-  bool json, take_over, tensors, quiet, draft;
+  const char *source;     /* "file", "tcp", "nccl" or "ipc" */
+  const char *listen; /* --listen: where --source tcp and nccl serve, NULL = loopback */
+  const char *rendezvous;    /* --rendezvous of nccl: "store", "id", or NULL: store */
+  const char *nccl, *cudart; /* paths, or NULL */
+  const char *device;        /* --device: a number, or NULL */
+  const char *packed_bytes;  /* --packed-buffer-bytes: a number, or NULL */
+  unsigned packed_buffers;   /* --packed-buffers; 0 = 2 */
+  unsigned world_size;       /* --world-size; 0 = the server's and one */
+  const char *reason;        /* --reason of abort */
+  const char *compare;       /* --compare FILE of checksum */
+  bool json, take_over, tensors, quiet, draft, packed;
   bool commit, abort; /* of resolve: one of them */
   unsigned timeout_s; /* --timeout; 0 = the server's defaults */
   unsigned count;     /* --count; 0 = for ever, or the server's default */

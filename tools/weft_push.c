@@ -79,11 +79,26 @@ static void clear_bar(push *p)
   }
 }
 
+/* True when what runs beside the call failed a while ago. */
+static bool beside_is_over(push *p)
+{
+  enum { GRACE_S = 15 }; /* for the server to notice and answer by itself */
+  if (p->beside_failed == NULL ||
+      !atomic_load_explicit(p->beside_failed, memory_order_relaxed)) {
+    return false;
+  }
+  if (p->beside_failed_s == 0) {
+    p->beside_failed_s = cli_now_s();
+  }
+  p->gave_up = cli_now_s() - p->beside_failed_s >= GRACE_S;
+  return p->gave_up;
+}
+
 static bool on_tick(void *arg)
 {
   push *const p = arg;
   cli_reply reply;
-  if (cli_interrupted()) {
+  if (cli_interrupted() || beside_is_over(p)) {
     return false;
   }
   if (!p->opts->quiet) {
@@ -106,6 +121,8 @@ static int post(push *p, const char *path, const char *body, cli_reply *reply)
 {
   char full[128];
   unsigned patience = 0;
+  p->gave_up = false;
+  p->beside_failed_s = 0;
   if (p->opts->timeout_s != 0) {
     snprintf(full, sizeof full, "%s?timeout_s=%u", path, p->opts->timeout_s);
     patience = p->opts->timeout_s + 5; /* the server's own answer is the better one */
@@ -129,10 +146,14 @@ static int post(push *p, const char *path, const char *body, cli_reply *reply)
     cli_warn("interrupted during %s", path + 1);
     return CLI_REFUSED;
   }
+  if (p->gave_up) {
+    cli_warn("gave up waiting for the answer to %s", path + 1);
+    return CLI_REFUSED;
+  }
   return cli_failed(p->opts, p->http, path + 1, reply);
 }
 
-static int post_plain(push *p, const char *path, const char *body)
+int push_post(push *p, const char *path, const char *body)
 {
   cli_reply reply;
   const int code = post(p, path, body, &reply);
@@ -143,8 +164,8 @@ static int post_plain(push *p, const char *path, const char *body)
 static int start(push *p)
 {
   cli_reply reply;
-  if (p->opts->take_over) {
-    const int code = post_plain(p, "/init_weight_transfer_engine", "{\"init_info\":{}}");
+  if (p->opts->take_over && p->gpu == NULL) { /* else its init did */
+    const int code = push_post(p, "/init_weight_transfer_engine", "{\"init_info\":{}}");
     if (code != CLI_DONE) {
       return code;
     }
@@ -178,7 +199,7 @@ static int update_from_file(push *p, const char *path)
     cli_warn("%s: out of memory, or a file name that is not UTF-8", path);
     return CLI_REFUSED;
   }
-  const int code = post_plain(p, "/update_weights", body);
+  const int code = push_post(p, "/update_weights", body);
   free(body);
   return code;
 }
@@ -319,14 +340,19 @@ static int push_all(push *p, char *const *paths)
 {
   const double t0 = cli_now_s();
   const bool tcp = strcmp(p->opts->source, "tcp") == 0;
-  int code = start(p);
+  int code = push_is_gpu(p->opts) ? push_gpu_open(p, paths) : CLI_DONE;
+  if (code == CLI_DONE) {
+    code = start(p);
+  }
   const double t1 = cli_now_s();
   for (size_t i = 0; code == CLI_DONE && i < p->opts->file_count; i++) {
     struct stat st;
     p->file_bytes =
         paths[i] != NULL && stat(paths[i], &st) == 0 ? (uint64_t)st.st_size : 0;
     p->began_s = p->said_s = cli_now_s();
-    code = tcp ? push_update_tcp(p, paths[i]) : update_from_file(p, paths[i]);
+    code = p->gpu != NULL ? push_update_gpu(p, paths[i])
+           : tcp          ? push_update_tcp(p, paths[i])
+                          : update_from_file(p, paths[i]);
   }
   p->file_bytes = 0;
   const double t2 = cli_now_s();
@@ -345,11 +371,6 @@ static int push_all(push *p, char *const *paths)
   return code;
 }
 
-int push_post_update(push *p, const char *body)
-{
-  return post_plain(p, "/update_weights", body);
-}
-
 int cmd_push(const cli_opts *opts)
 {
   push p = { .opts = opts, .terminal = isatty(STDERR_FILENO) == 1 };
@@ -358,8 +379,9 @@ int cmd_push(const cli_opts *opts)
     cli_warn("push: which FILE? see weft push --help");
     return CLI_USAGE;
   }
-  if (strcmp(opts->source, "file") != 0 && strcmp(opts->source, "tcp") != 0) {
-    cli_warn("push: --source must be file or tcp, not %s", opts->source);
+  if (strcmp(opts->source, "file") != 0 && strcmp(opts->source, "tcp") != 0 &&
+      !push_is_gpu(opts)) {
+    cli_warn("push: --source must be file, tcp, nccl or ipc, not %s", opts->source);
     return CLI_USAGE;
   }
   char **const paths = calloc(opts->file_count, sizeof *paths);
@@ -379,6 +401,7 @@ int cmd_push(const cli_opts *opts)
   if (p.http != NULL) {
     code = push_all(&p, paths);
   }
+  push_gpu_close(&p, code);
   cli_http_destroy(p.http);
 out:
   for (size_t i = 0; i < opts->file_count; i++) {

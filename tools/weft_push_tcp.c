@@ -43,8 +43,7 @@ static bool make_token(char *out, size_t cap)
   return true;
 }
 
-/* host:port, [v6]:port; false: said on stderr. */
-static bool split_address(const char *text, char *host, size_t cap, unsigned *port)
+bool push_split_address(const char *text, char *host, size_t cap, unsigned *port)
 {
   const char *const colon = strrchr(text, ':');
   char *end = NULL;
@@ -65,6 +64,30 @@ static bool split_address(const char *text, char *host, size_t cap, unsigned *po
   return true;
 }
 
+void push_lists(weft_json_writer *w, const weft_safetensors *st, size_t first,
+                size_t count)
+{
+  weft_jw_array(w, "names");
+  for (size_t i = first; i < first + count; i++) {
+    weft_jw_str(w, NULL, st->tensors[i].name);
+  }
+  weft_jw_end(w);
+  weft_jw_array(w, "dtype_names");
+  for (size_t i = first; i < first + count; i++) {
+    weft_jw_str(w, NULL, weft_dtype_name(st->tensors[i].dtype));
+  }
+  weft_jw_end(w);
+  weft_jw_array(w, "shapes");
+  for (size_t i = first; i < first + count; i++) {
+    weft_jw_array(w, NULL);
+    for (unsigned d = 0; d < st->tensors[i].ndim; d++) {
+      weft_jw_i64(w, NULL, st->tensors[i].shape[d]);
+    }
+    weft_jw_end(w);
+  }
+  weft_jw_end(w);
+}
+
 /* {"update_info":{"source":{…},"names":[…],"dtype_names":[…],"shapes":[…]}} */
 static char *update_body(const weft_safetensors *st, const char *address,
                          const char *token)
@@ -80,25 +103,7 @@ static char *update_body(const weft_safetensors *st, const char *address,
   weft_jw_str(&w, "address", address);
   weft_jw_str(&w, "token", token);
   weft_jw_end(&w);
-  weft_jw_array(&w, "names");
-  for (size_t i = 0; i < st->count; i++) {
-    weft_jw_str(&w, NULL, st->tensors[i].name);
-  }
-  weft_jw_end(&w);
-  weft_jw_array(&w, "dtype_names");
-  for (size_t i = 0; i < st->count; i++) {
-    weft_jw_str(&w, NULL, weft_dtype_name(st->tensors[i].dtype));
-  }
-  weft_jw_end(&w);
-  weft_jw_array(&w, "shapes");
-  for (size_t i = 0; i < st->count; i++) {
-    weft_jw_array(&w, NULL);
-    for (unsigned d = 0; d < st->tensors[i].ndim; d++) {
-      weft_jw_i64(&w, NULL, st->tensors[i].shape[d]);
-    }
-    weft_jw_end(&w);
-  }
-  weft_jw_end(&w);
+  push_lists(&w, st, 0, st->count);
   weft_jw_end(&w);
   weft_jw_end(&w);
   return weft_jw_take(&w, &body, &len) == WEFT_OK ? body : NULL;
@@ -135,7 +140,7 @@ static int push_served(push *p, const char *path, serving *s, const char *body)
     cli_warn("%s: cannot start a thread", path);
     return CLI_REFUSED;
   }
-  const int code = push_post_update(p, body);
+  const int code = push_post(p, "/update_weights", body);
   if (code != CLI_DONE) {
     atomic_store_explicit(&s->cancel, true, memory_order_relaxed);
   }
@@ -155,7 +160,7 @@ static int push_open_file(push *p, const char *path, int fd, const weft_safetens
   serving s = { .sender = NULL };
   int code = CLI_USAGE;
   if (p->opts->listen != NULL &&
-      !split_address(p->opts->listen, host, sizeof host, &opts.port)) {
+      !push_split_address(p->opts->listen, host, sizeof host, &opts.port)) {
     return CLI_USAGE;
   }
   opts.workers = count_workers(p, &opts.ranks, &code);

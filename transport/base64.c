@@ -42,3 +42,15 @@ weft_err wefti_base64(const char *text, size_t len, size_t max, uint8_t **out,
   *out_len = len / 4 * 3 - padding;
   return WEFT_OK;
 }
+
+void wefti_base64_write(const uint8_t *data, size_t len, char *out)
+{
+  enum { STEP = 3 << 20 }; /* EVP_EncodeBlock counts in ints */
+  *out = '\0';
+  while (len > 0) {
+    const size_t n = len < STEP ? len : STEP;
+    out += EVP_EncodeBlock((unsigned char *)out, data, (int)n);
+    data += n;
+    len -= n;
+  }
+}

@@ -126,5 +126,7 @@ bool wefti_utf8(const uint8_t *p, size_t len);
  * LIMIT (more than max bytes), NOMEM; no text of their own. */
 weft_err wefti_base64(const char *text, size_t len, size_t max, uint8_t **out,
                       size_t *out_len) WEFT_MUST_USE;
+/* The other way: out has room for (len + 2) / 3 * 4 characters and a NUL. */
+void wefti_base64_write(const uint8_t *data, size_t len, char *out);
 
 #endif /* WEFT_TRANSPORT_PICKLE_TREE_H */

@@ -116,6 +116,16 @@ WEFT_API weft_err weft_ipc_handles_from_base64(const char *text, size_t len,
     WEFT_MUST_USE WEFT_NONNULL(4);
 WEFT_API void weft_ipc_handles_free(weft_ipc_handles *handles); /* NULL is a no-op */
 
+/* The other way: a pickle (protocol 4) that torch's reader takes too, with handles of
+ * version 2 and the arguments without the rebuild function, as vLLM's trainer sends now.
+ * handles->tensors is [gpus * count] here: those of uuids[0], then of uuids[1] and so on.
+ * packed: count is 1.  *out is malloc'd.  Errors: INVAL (a text too long, no GPU), LIMIT,
+ * NOMEM. */
+WEFT_API weft_err weft_ipc_handles_write(const char *const *uuids, size_t gpus,
+                                         const weft_ipc_handles *handles, uint8_t **out,
+                                         size_t *len)
+    WEFT_MUST_USE WEFT_NONNULL(1, 3, 4, 5);
+
 /* Same GPU?  Ignores case and an optional "GPU-" in front of either. */
 WEFT_API bool weft_gpu_uuid_equal(const char *a, size_t a_len, const char *b,
                                   size_t b_len) WEFT_NONNULL(1, 3);
