@@ -244,6 +244,14 @@ static bool journal_stuck(weft_ctx *ctx, engine *e, engine_call *call)
   return true;
 }
 
+/* Members take a coordinator's next step as a sign that the change before it is visible.
+ */
+static bool must_settle_first(weft_ctx *ctx, const engine *e, const engine_call *call)
+{
+  return !engine_fleet_settled(ctx, e) &&
+         (call->kind == CALL_START || call->kind == CALL_LABEL);
+}
+
 void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
 {
   if (journal_stuck(ctx, e, call) || engine_upstream_forbids(ctx, e, call)) {
@@ -251,6 +259,10 @@ void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
   }
   if (call->ask.type != 0) {
     engine_upstream_dispatch(ctx, e, call);
+    return;
+  }
+  if (must_settle_first(ctx, e, call)) {
+    engine_wait_for_turn(ctx, e, call);
     return;
   }
   switch (call->kind) {
@@ -339,6 +351,10 @@ static void on_timer(weft_ctx *ctx, engine *e, const weft_timer_msg *t)
     break;
   case TIMER_RECORD:
     engine_record_again(ctx, e);
+    break;
+  case TIMER_SETTLED:
+    engine_publish_status(ctx, e);
+    engine_wake_waiting(ctx, e);
     break;
   case TIMER_CUT:
     engine_upstream_cut_due(ctx, e, t->id);

@@ -35,6 +35,23 @@ static uint64_t hash(const void *data, size_t len)
   return h;
 }
 
+uint64_t fleet_content(const char *info)
+{
+  return hash(info, strlen(info));
+}
+
+bool fleet_is_recorded(const fleet_world *w, uint64_t content)
+{
+  const fleet_journal *j = &w->engines[FLEET_COORDINATOR].journal;
+  for (unsigned i = 0; i < j->count; i++) {
+    if (j->records[i].kind == WEFT_JOURNAL_WEIGHTS && j->durable[i] &&
+        j->records[i].digest_hi == content) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /* ---- a rank: the worker's protocol without bytes */
 
 typedef struct rank_self {
@@ -75,12 +92,17 @@ static void rank_state(weft_ctx *ctx, const fleet_rank *r, const weft_w_go *q)
   (void)weft_reply(ctx, weft_return_of(&q->h), weft_msg_make(ctx, &m.h));
 }
 
-static void rank_publish(weft_ctx *ctx, fleet_rank *r, const weft_w_publish *m)
+static void rank_publish(weft_ctx *ctx, const rank_self *s, fleet_rank *r,
+                         const weft_w_publish *m)
 {
   const weft_w_go *q = (const weft_w_go *)m;
   if (m->sequence > r->sequence && (r->epoch != m->epoch || r->installed == 0)) {
     rank_refuse(ctx, q, WEFT_E_STALE, "nothing of that epoch is installed");
     return;
+  }
+  if (m->sequence > r->sequence && s->e->w->strict &&
+      !fleet_is_recorded(s->e->w, r->installed)) {
+    fleet_break(s->e->w, "I1: replica %u publishes what is not recorded", s->e->index);
   }
   if (m->sequence > r->sequence) {
     r->live = r->installed;
@@ -201,7 +223,7 @@ static weft_err rank_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     break;
   }
   case WEFT_MSG_W_PUBLISH:
-    rank_publish(ctx, r, (const weft_w_publish *)msg);
+    rank_publish(ctx, s, r, (const weft_w_publish *)msg);
     break;
   case WEFT_MSG_W_ABORT:
     r->epoch = r->epoch <= q->epoch ? 0 : r->epoch;
@@ -257,7 +279,7 @@ static void journal_keep(fleet_engine *e, const weft_journal_append *m)
   const bool commit =
       m->kind == WEFT_RECORD_COMMIT_WEIGHTS || m->kind == WEFT_RECORD_COMMIT_LABEL;
   for (unsigned i = 0; i < j->count && commit; i++) {
-    if (j->records[i].sequence == m->sequence && j->durable[i]) {
+    if (j->records[i].sequence == m->sequence) {
       return; /* asked again: it is there */
     }
   }
@@ -295,6 +317,9 @@ static void journal_answer(weft_ctx *ctx, fleet_engine *e, weft_return to)
   for (unsigned i = 0; i < j->count && !j->fail_once; i++) {
     j->durable[i] = true;
   }
+  if (j->fail_once && j->count > 0 && !j->durable[j->count - 1]) {
+    record_free(&j->records[--j->count]); /* the question's: it does not count */
+  }
   j->fail_once = false;
   (void)weft_reply(ctx, to, weft_msg_make(ctx, &done.h));
 }
@@ -328,12 +353,12 @@ static weft_err take_pointer(weft_ctx *ctx, void *self, const void *args)
 static const weft_actor_class journal_class = { "journal", sizeof(void *), take_pointer,
                                                 NULL, journal_on };
 
-/* What a restart finds: what was said to be durable. */
-static void journal_crash(fleet_journal *j)
+/* What a restart finds: what was said to be durable, or all that was written. */
+static void journal_crash(fleet_journal *j, bool all)
 {
   unsigned kept = 0;
   for (unsigned i = 0; i < j->count; i++) {
-    if (j->durable[i]) {
+    if (j->durable[i] || all) {
       j->records[kept] = j->records[i];
       j->durable[kept++] = true;
     } else {
@@ -354,9 +379,26 @@ typedef struct link_self {
     weft_return back;
     uint64_t corr;
     uint16_t type;
-    weft_msg *answer; /* slow: on its way back */
   } open[LINK_OPEN_MAX];
+  struct {
+    weft_msg *msg; /* on its way there or back; NULL = free */
+    weft_return back;
+  } late[LINK_OPEN_MAX];
 } link_self;
+
+/* true: msg comes later. */
+static bool link_slow(weft_ctx *ctx, link_self *s, const weft_msg *msg, weft_return back)
+{
+  const uint32_t most = s->e->slow_ms;
+  for (unsigned i = 0; most != 0 && i < LINK_OPEN_MAX; i++) {
+    if (s->late[i].msg == NULL) {
+      s->late[i].msg = weft_msg_dup(weft_messages(), msg);
+      s->late[i].back = back;
+      return weft_timer_start(ctx, 1 + weft_random(ctx) % most, i) != 0;
+    }
+  }
+  return false;
+}
 
 static void link_pass(weft_ctx *ctx, link_self *s, const weft_msg *msg, weft_return back)
 {
@@ -398,7 +440,37 @@ static void link_question(weft_ctx *ctx, link_self *s, const weft_msg *msg)
     e->double_question = 0;
     link_pass(ctx, s, msg, (weft_return){ 0 });
   }
-  link_pass(ctx, s, msg, weft_return_of(msg));
+  if (!link_slow(ctx, s, msg, weft_return_of(msg))) {
+    link_pass(ctx, s, msg, weft_return_of(msg));
+  }
+}
+
+static void link_late(weft_ctx *ctx, link_self *s, uint64_t i)
+{
+  weft_msg *msg = s->late[i].msg;
+  s->late[i].msg = NULL;
+  if (msg == NULL) {
+    return;
+  }
+  if ((msg->flags & WEFT_MSG_F_REPLY) != 0) {
+    if (!s->e->cut) {
+      (void)weft_reply(ctx, s->late[i].back, weft_msg_make(ctx, msg));
+    }
+  } else if (!s->e->cut && s->e->alive) {
+    link_pass(ctx, s, msg, s->late[i].back);
+  }
+  weft_msg_drop(weft_messages(), msg);
+}
+
+static void link_fini(weft_ctx *ctx, void *self)
+{
+  link_self *s = self;
+  (void)ctx;
+  for (unsigned i = 0; i < LINK_OPEN_MAX; i++) {
+    if (s->late[i].msg != NULL) {
+      weft_msg_drop(weft_messages(), s->late[i].msg);
+    }
+  }
 }
 
 static void link_answer(weft_ctx *ctx, link_self *s, const weft_msg *msg)
@@ -423,8 +495,9 @@ static void link_answer(weft_ctx *ctx, link_self *s, const weft_msg *msg)
       e->lose_answer = 0;
       return;
     }
-    weft_msg *copy = weft_msg_make(ctx, msg);
-    (void)weft_reply(ctx, back, copy);
+    if (!link_slow(ctx, s, msg, back)) {
+      (void)weft_reply(ctx, back, weft_msg_make(ctx, msg));
+    }
     return;
   }
 }
@@ -436,6 +509,8 @@ static weft_err link_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     weft_stop(ctx, WEFT_OK);
   } else if (msg->type == WEFT_MSG_ASK_FAILED || (msg->flags & WEFT_MSG_F_REPLY) != 0) {
     link_answer(ctx, s, msg);
+  } else if (msg->type == WEFT_MSG_TIMER) {
+    link_late(ctx, s, ((const weft_timer_msg *)msg)->tag);
   } else if (msg->corr != 0) {
     link_question(ctx, s, msg);
   }
@@ -443,7 +518,7 @@ static weft_err link_on(weft_ctx *ctx, void *self, const weft_msg *msg)
 }
 
 static const weft_actor_class link_class = { "link", sizeof(link_self), take_pointer,
-                                             NULL, link_on };
+                                             link_fini, link_on };
 
 /* ---- the coordinator's supervisor: invites, tells who came and went */
 
@@ -518,6 +593,25 @@ static weft_err super_init(weft_ctx *ctx, void *self, const void *args)
 static const weft_actor_class super_class = { "super", sizeof(super_self), super_init,
                                               NULL, super_on };
 
+/* ---- a replica's own supervisor: tells of its ranks, and has them replaced */
+
+static weft_err keeper_on(weft_ctx *ctx, void *self, const weft_msg *msg)
+{
+  fleet_engine *e = *(fleet_engine *const *)self;
+  if (msg->type == WEFT_MSG_MEMBER_UP || msg->type == WEFT_MSG_MEMBER_DOWN) {
+    (void)weft_send(ctx, e->actor, weft_msg_make(ctx, msg));
+  } else if (msg->type == WEFT_MSG_MEMBER_FENCE) {
+    const weft_member_fence *m = (const weft_member_fence *)msg;
+    if (e->ranks[m->rank].incarnation == m->incarnation) {
+      e->rank_fenced |= 1u << m->rank;
+    }
+  }
+  return WEFT_OK;
+}
+
+static const weft_actor_class keeper_class = { "keeper", sizeof(void *), take_pointer,
+                                               NULL, keeper_on };
+
 /* ---- clients: CLIENT_GONE's caller is the engine that the next message is for */
 
 typedef struct client_self {
@@ -576,6 +670,22 @@ static weft_err client_init(weft_ctx *ctx, void *self, const void *args)
 static const weft_actor_class client_class = { "client", sizeof(client_self), client_init,
                                                NULL, client_on };
 
+/* Time passes even when everybody has crashed. */
+static weft_err clock_on(weft_ctx *ctx, void *self, const weft_msg *msg)
+{
+  (void)self;
+  (void)msg;
+  return weft_timer_start(ctx, 10, 0) != 0 ? WEFT_OK : WEFT_E_NOMEM;
+}
+
+static weft_err clock_init(weft_ctx *ctx, void *self, const void *args)
+{
+  (void)args;
+  return clock_on(ctx, self, NULL);
+}
+
+static const weft_actor_class clock_class = { "clock", 1, clock_init, NULL, clock_on };
+
 /* ---- invariants */
 
 bool fleet_serves(const fleet_world *w, unsigned replica, unsigned rank)
@@ -594,16 +704,18 @@ static int age_of(const fleet_world *w, uint64_t content)
   return 0;
 }
 
+bool fleet_was_visible(const fleet_world *w, uint64_t content)
+{
+  return age_of(w, content) != 0;
+}
+
 /* What an earlier life of the coordinator has recorded is shown without its being told of
  * again. */
 static void note_recorded(fleet_world *w, uint64_t content)
 {
-  const fleet_journal *j = &w->engines[FLEET_COORDINATOR].journal;
-  for (unsigned i = 0; i < j->count && age_of(w, content) == 0; i++) {
-    if (j->records[i].kind == WEFT_JOURNAL_WEIGHTS && j->durable[i] &&
-        j->records[i].digest_hi == content && w->change_count < FLEET_CHANGES_MAX) {
-      w->changes[w->change_count++] = content;
-    }
+  if (age_of(w, content) == 0 && w->change_count < FLEET_CHANGES_MAX &&
+      fleet_is_recorded(w, content)) {
+    w->changes[w->change_count++] = content;
   }
 }
 
@@ -628,6 +740,11 @@ static void on_visible(void *arg, const wefti_visible *v)
       v->weights_sequence == v->sequence && age_of(w, v->digest_hi) == 0) {
     fleet_break(w, "replica %u shows what the coordinator has not", e->index);
   }
+  const int age = age_of(w, v->digest_hi);
+  if (age != 0 && age < e->shown_age) {
+    fleet_break(w, "I4: engine %u shows change %d after %d", e->index, age, e->shown_age);
+  }
+  e->shown_age = age != 0 ? age : e->shown_age;
   e->visible = *v;
   (void)snprintf(e->version, sizeof e->version, "%s", v->version);
   e->visible.version = e->version;
@@ -650,6 +767,12 @@ static void check_step(void *arg, const weft_msg *delivered)
     for (unsigned k = 0; k < w->ranks; k++) {
       const fleet_rank *r = &w->engines[i].ranks[k];
       const int age = age_of(w, r->live);
+      const wefti_visible *v = &w->engines[i].visible;
+      if (w->strict && fleet_serves(w, i, k) && w->engines[i].shown > 0 &&
+          r->sequence == v->weights_sequence && r->live != v->digest_hi) {
+        fleet_break(w, "I3: replica %u rank %u serves other bytes under %" PRIu64, i, k,
+                    r->sequence);
+      }
       if (fleet_serves(w, i, k) && age != 0 && age < (int)w->change_count &&
           r->live != w->changes[w->change_count - 1]) {
         fleet_break(w, "I8: change %u is visible, replica %u rank %u serves change %d",
@@ -673,7 +796,7 @@ static weft_err bring_rank(fleet_world *w, fleet_engine *e, unsigned rank)
                               .kind = WEFT_MEMBER_THREAD,
                               .actor = r->actor,
                               .pid = 1 };
-  return err != WEFT_OK ? err : weft_sim_send(w->sim, e->actor, &up.h);
+  return err != WEFT_OK ? err : weft_sim_send(w->sim, e->keeper, &up.h);
 }
 
 static uint64_t last_sequence(const fleet_journal *j)
@@ -699,6 +822,7 @@ void fleet_restart(fleet_world *w, unsigned index)
   e->boot = 0x1000 * (index + 1) + ++e->journal.lives;
   e->first_sequence = last_sequence(&e->journal) + 1;
   e->shown = 0;
+  e->shown_age = 0;
   e->upstream = (wefti_upstream){ .fleet = "" };
   weft_err err = weft_sim_spawn(w->sim, &journal_class, &self, NULL, &e->journal_actor);
   const wefti_engine_args args = { .boot_id = e->boot,
@@ -717,6 +841,9 @@ void fleet_restart(fleet_world *w, unsigned index)
                                    .on_upstream_arg = e };
   if (err == WEFT_OK) {
     err = weft_sim_spawn(w->sim, &wefti_engine_core_class, &args, NULL, &e->actor);
+  }
+  if (err == WEFT_OK && !coordinator) {
+    err = weft_sim_spawn(w->sim, &keeper_class, &self, NULL, &e->keeper);
   }
   e->alive = err == WEFT_OK;
   for (unsigned i = 0; i < w->ranks && err == WEFT_OK && !coordinator; i++) {
@@ -740,7 +867,11 @@ void fleet_crash(fleet_world *w, unsigned index)
   e->alive = false;
   weft_sim_kill(w->sim, e->actor);
   weft_sim_kill(w->sim, e->journal_actor);
-  journal_crash(&e->journal);
+  journal_crash(&e->journal, w->torn);
+  if (index != FLEET_COORDINATOR) {
+    weft_sim_kill(w->sim, e->keeper);
+    e->rank_fenced = 0;
+  }
   for (unsigned i = 0; i < w->ranks && index != FLEET_COORDINATOR; i++) {
     if (e->ranks[i].alive) {
       weft_sim_kill(w->sim, e->ranks[i].actor);
@@ -766,7 +897,8 @@ void fleet_kill_rank(fleet_world *w, unsigned replica, unsigned rank)
                                   .why = WEFT_STR("its process exited") };
   weft_sim_kill(w->sim, r->actor);
   r->alive = false;
-  if (weft_sim_send(w->sim, e->actor, &down.h) != WEFT_OK ||
+  e->rank_fenced &= ~(1u << rank);
+  if (weft_sim_send(w->sim, e->keeper, &down.h) != WEFT_OK ||
       bring_rank(w, e, rank) != WEFT_OK) {
     fleet_break(w, "cannot replace a rank");
   }
@@ -792,7 +924,9 @@ static void reap(fleet_world *w)
   for (unsigned i = 0; i < w->replicas; i++) {
     for (unsigned k = 0; k < w->ranks; k++) {
       const fleet_rank *r = &w->engines[i].ranks[k];
-      if (w->engines[i].alive && r->alive && !weft_sim_alive(w->sim, r->actor)) {
+      const bool fenced = (w->engines[i].rank_fenced & (1u << k)) != 0;
+      if (w->engines[i].alive && r->alive &&
+          (fenced || !weft_sim_alive(w->sim, r->actor))) {
         fleet_kill_rank(w, i, k);
       }
     }
@@ -822,7 +956,9 @@ void fleet_start(fleet_world *w, const fleet_opts *opts)
                              .step = check_step,
                              .arg = w,
                              .trace = opts->trace };
-  if (weft_sim_create(&so, &w->sim) != WEFT_OK) {
+  weft_actor_id clock;
+  if (weft_sim_create(&so, &w->sim) != WEFT_OK ||
+      weft_sim_spawn(w->sim, &clock_class, NULL, NULL, &clock) != WEFT_OK) {
     fleet_break(w, "no simulator");
     return;
   }
