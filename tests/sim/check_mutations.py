@@ -20,7 +20,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE / "mutations"))
-from table import MUTATIONS  # noqa: E402
+from table import FLEET_MUTATIONS, MUTATIONS  # noqa: E402
 
 
 class Broken(Exception):
@@ -76,9 +76,10 @@ def build_mutant(args, name, edits, out):
     return out / "weft-sim"
 
 
-def run(program, seeds):
+def run(program, seeds, fleet=False):
     """None when it passed, else the first line that says what broke."""
-    done = subprocess.run([str(program), "--quick", "--seeds", str(seeds)],
+    words = [str(program), "--quick", "--seeds", str(seeds)] + (["--fleet"] if fleet else [])
+    done = subprocess.run(words,
                           capture_output=True, text=True, errors="replace")
     if done.returncode == 0:
         return None
@@ -90,7 +91,8 @@ def check(args, mutation):
     name, what, edits = mutation
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="weft-mutant-") as out:
-        found = run(build_mutant(args, name, edits, pathlib.Path(out)), args.seeds)
+        found = run(build_mutant(args, name, edits, pathlib.Path(out)), args.seeds,
+                    mutation in FLEET_MUTATIONS)
     return name, what, found, time.monotonic() - began
 
 
@@ -104,12 +106,13 @@ def main():
     args.build = args.build.resolve()
     args.commands = compile_commands(args.build)
     args.link = link_command(args.build)
-    chosen = [m for m in MUTATIONS if not args.only or m[0] in args.only]
+    chosen = [m for m in MUTATIONS + FLEET_MUTATIONS if not args.only or m[0] in args.only]
     missed = 0
-    clean = run(args.build / "tests/sim/weft-sim", min(args.seeds, 300))
-    if clean is not None:
-        print(f"the unmutated simulator fails: {clean}")
-        missed += 1
+    for fleet in (False, True):
+        clean = run(args.build / "tests/sim/weft-sim", min(args.seeds, 300), fleet)
+        if clean is not None:
+            print(f"the unmutated simulator fails: {clean}")
+            missed += 1
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for name, what, found, took in pool.map(lambda m: check(args, m), chosen):
             text = re.sub(r"^seed (\d+) at \d+ ms: ", r"seed \1: ", found or "")

@@ -418,6 +418,18 @@ static void must(run *r, const fleet_answer *a, const char *what)
   }
 }
 
+static bool has_committed(const fleet_world *w, uint64_t boot, uint64_t epoch)
+{
+  const fleet_journal *j = &w->engines[C].journal;
+  bool found = false;
+  for (unsigned i = 0; i < j->count; i++) {
+    const weft_journal_record *r = &j->records[i];
+    found = found || (r->kind == WEFT_JOURNAL_WEIGHTS && j->durable[i] &&
+                      r->boot_id == boot && r->epoch == epoch);
+  }
+  return found;
+}
+
 static void check_doubts(run *r)
 {
   for (unsigned i = 0; i < r->w.replicas && !r->w.broken; i++) {
@@ -428,10 +440,20 @@ static void check_doubts(run *r)
     for (unsigned k = 0; k < e->journal.count; k++) {
       const weft_journal_record *v = &e->journal.records[k];
       unsigned commits = 0;
+      unsigned aborts = 0;
       for (unsigned m = k + 1; m < e->journal.count; m++) {
         const weft_journal_record *end = &e->journal.records[m];
-        commits += v->kind == WEFT_JOURNAL_VOTE && end->kind == WEFT_JOURNAL_WEIGHTS &&
-                   end->fleet_boot == v->fleet_boot && end->fleet_epoch == v->fleet_epoch;
+        const bool of_vote = v->kind == WEFT_JOURNAL_VOTE &&
+                             end->fleet_boot == v->fleet_boot &&
+                             end->fleet_epoch == v->fleet_epoch;
+        /* Resolved: the vote of an earlier life, whose weights are gone either way. */
+        const bool lost = strcmp(end->operation, "resolve_weight_update") == 0;
+        commits += of_vote && end->kind == WEFT_JOURNAL_WEIGHTS;
+        aborts += of_vote && end->kind == WEFT_JOURNAL_ABORTED && !lost;
+      }
+      if (aborts > 0 && has_committed(&r->w, v->fleet_boot, v->fleet_epoch)) {
+        fleet_break(&r->w, "replica %u has aborted what its coordinator has committed",
+                    i);
       }
       if (commits > 0 && !fleet_is_recorded(&r->w, v->digest_hi)) {
         fleet_break(&r->w, "replica %u has committed what its coordinator has not", i);

@@ -138,6 +138,27 @@ MUTATIONS = [
          "if (!s->foreign && own) {")]),
 ]
 
+# The same with weft-sim --fleet.
+FLEET_MUTATIONS = [
+    ("shown-when-published", "a replica shows what it has published before the coordinator "
+     "says so", [
+        (ENGINE + "upstream.c", "  if (up->seen >= up->next_sequence) {", "  {"),
+        (ENGINE + "upstream.c", "  } else {\n    engine_publish_status(ctx, e);\n  }\n}",
+         "  }\n}")]),
+    ("vote-taken-back", "a replica that is cut off aborts what it has voted for", [
+        (ENGINE + "grant.c", "  if (e->session.upstream && open && s != WEFTI_PREPARED) {",
+         "  if (e->session.upstream && open) {")]),
+    ("presumed-commit", "a coordinator that has no record of a change says committed", [
+        (ENGINE + "fleet.c", "                                       .committed = r != NULL,",
+         "                                       .committed = 1,")]),
+    ("grant-not-nested", "ranks may serve for longer than their engine", [
+        (ENGINE + "grant.c", "  return left < e->args.grant_ms ? (uint32_t)left : e->args.grant_ms;",
+         "  return left == 0 ? 0 : e->args.grant_ms;")]),
+    ("does-not-settle", "a restarted coordinator goes on while earlier grants run", [
+        (ENGINE + "fleet.c", "         weft_now_ms(ctx) >= e->boot_ms + e->args.fence_ms;",
+         "         weft_now_ms(ctx) >= e->boot_ms;")]),
+]
+
 # Not caught yet within 900 seeds: the simulator has to get better at these.
 NOT_CAUGHT = [
     ("answer-without-op", "an answer is matched without its operation id", [
