@@ -1,6 +1,7 @@
 #include "engine_core.h"
 
 #include "engine.h"
+#include "weft/transfer.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -120,7 +121,10 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
 static void dispatch_start(weft_ctx *ctx, engine *e, engine_call *call)
 {
   const wefti_session_state s = e->session.state;
-  if (call->draft && !e->args.draft) {
+  const weft_transfer_ops *transfer = weft_transfer_named(e->backend);
+  if (call->draft && transfer != NULL && transfer->no_draft != NULL) {
+    engine_answer_err(ctx, e, call, WEFT_E_UNSUPPORTED, "%s", transfer->no_draft);
+  } else if (call->draft && !e->args.draft) {
     engine_answer_err(
         ctx, e, call, WEFT_E_UNSUPPORTED,
         "Draft model weight update requested, but no draft model is configured.");
