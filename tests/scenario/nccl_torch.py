@@ -1,45 +1,73 @@
-"""The trainer's store is torch's own TCPStore, made as vLLM's StatelessProcessGroup makes it.
-Needs torch (CPU is enough) in this Python or in the one that WEFT_TORCH_PYTHON names."""
-import datetime
+"""torch's own TCPStore on the other side, in both directions: a trainer's, which weft's workers join, and
+weft push's, which others' workers join.  The other side is a process with nothing of weft's in it
+(torch_peer.py) and needs a Python with torch; without a GPU will do (tools/torch-venv)."""
+import functools
+import hashlib
+import json
 import os
-import pickle
-import socket
+import pathlib
+import subprocess
 import sys
 
-from nccl_update import daemon, fine, push, trainer
-from weft_scenario import main, model, skip
+from nccl_trainer import CUDART, NCCL
+from nccl_update import GPUS, daemon
+from weft_scenario import CACHE, SLOW, Background, check, cut_names, folder, main, model, same, skip, weft, write_safetensors
 
-try:
-    from torch.distributed import TCPStore
-except Exception as why:  # a torch that cannot be loaded is as good as none
-    TCPStore, REASON = None, why
-    other = os.environ.get("WEFT_TORCH_PYTHON")
-    if other and "WEFT_TORCH_TRIED" not in os.environ:
-        os.environ["WEFT_TORCH_TRIED"] = "1"
-        os.execv(other, [other, *sys.argv])
+PEER = pathlib.Path(__file__).with_name("torch_peer.py")
 
 
-def test_torchs_store():
-    if TCPStore is None:
-        skip(f"torch is not importable: {REASON}")
+@functools.lru_cache(None)
+def torch_python():
+    """This Python, that of WEFT_TORCH_PYTHON, or what tools/torch-venv has left."""
+    found = [os.environ.get("WEFT_TORCH_PYTHON"), *map(str, sorted(CACHE.glob("torch-*/torch-python"))), sys.executable]
+    for python in filter(None, found):
+        try:
+            p = subprocess.run([python, "-c", "from torch.distributed import TCPStore"], stdin=subprocess.DEVNULL,
+                               capture_output=True, text=True, timeout=120 * SLOW)
+        except OSError as e:
+            why = str(e)
+            continue
+        if p.returncode == 0:
+            return python
+        why = (p.stderr.strip().splitlines() or ["?"])[-1]
+    skip(f"no Python here has torch, tools/torch-venv fetches one: {why}")
+
+
+def peer(*args):
+    return subprocess.Popen([torch_python(), str(PEER), *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            text=True, env={**os.environ, **GPUS, "VLLM_NCCL_SO_PATH": NCCL})
+
+
+def test_torch_trainer():
+    tensors = [[n, d, list(s), len(b)] for n, (d, s, b) in model("a").items()]
+    told = {"tensors": tensors, "workers": 2, "packed": 9000}
+    torch_python()
     with daemon() as w:
-        t = trainer(w)
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
+        p = peer("trainer", json.dumps({"address": w.address, **told}))
+        out = Background(p.communicate).result(120)[0]
+        same(p.returncode, 0, f"the trainer's exit code: {out}{w.log()[-2000:]}")
+        same(w.version(), "step-1", "the version")
+        last = json.loads(out.splitlines()[-1])
+        got = cut_names(w.checksums())
+        same((len(out.splitlines()), len(got)), (2, 2), "updates, workers")
+        check(all(g == last for g in got.values()), "every worker holds what was sent")
 
-        def publish(group):  # returns when all have joined, as vLLM's does
-            t.kept = TCPStore(host_name="127.0.0.1", port=port, world_size=3, is_master=True,
-                              timeout=datetime.timedelta(seconds=60), use_libuv=False,
-                              master_listen_fd=listener.detach())
-            t.kept.set("broadcast_from/0/0", pickle.dumps(group.id))
 
-        fine(t.init(store=port, publish=publish))
-        push(w, t, model("a"), "one")
-        push(w, t, model("b"), "two")
-        t.close()
+def test_torch_workers():
+    p = peer("workers")
+    try:
+        url = Background(p.stdout.readline).result(120).strip()
+        with folder() as d:
+            for i, way in enumerate(((), ("--packed", "--packed-buffer-bytes", "9000"))):
+                tensors = model(("torch", i))
+                got = weft("push", "--source", "nccl", "--nccl", NCCL, "--cudart", CUDART, "--device", "3", "--quiet",
+                           "--version", "x", *way, write_safetensors(d / "a", tensors), server=url, env=GPUS)
+                same(got.returncode, 0, f"weft push: {got.stderr}")
+                want = hashlib.sha256(b"".join(b for _, _, b in tensors.values())).hexdigest()
+                same(json.loads(Background(p.stdout.readline).result(20)), [want, want], "what the workers received")
+    finally:
+        p.kill()
+        p.communicate()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,22 @@
 #!/usr/bin/env python3
 """weft's TCPStore against torch's own, in both directions.  Needs torch >= 2.5 (CPU is
-enough); prints "SKIP: ..." and succeeds without it.  usage: interop_torch.py STORE_PEER"""
-import ctypes, datetime, pickle, subprocess, sys, threading, types
+enough) in this Python, in that of WEFT_TORCH_PYTHON, or as tools/torch-venv leaves it; prints
+"SKIP: ..." and succeeds without it.  usage: interop_torch.py STORE_PEER"""
+import ctypes, datetime, glob, os, pickle, subprocess, sys, threading, types
 
 try:
     import torch
     import torch.distributed as dist
     from torch.distributed import TCPStore, PrefixStore
 except Exception as e:  # a torch that cannot be loaded is as good as none
-    print(f"SKIP: torch is not importable: {e}")
+    tried = os.environ.get("WEFT_TORCH_TRIED", "").split(":")
+    cache = os.environ.get("WEFT_CACHE", os.path.expanduser("~/.cache/weft-tests"))
+    others = [os.environ.get("WEFT_TORCH_PYTHON"), *sorted(glob.glob(f"{cache}/torch-*/torch-python"))]
+    for other in others:
+        if other and other not in tried and os.access(other, os.X_OK):
+            os.environ["WEFT_TORCH_TRIED"] = ":".join([*tried, other])
+            os.execv(other, [other, *sys.argv])
+    print(f"SKIP: torch is not importable, tools/torch-venv fetches one: {e}")
     sys.exit(0)
 
 PEER = sys.argv[1]
