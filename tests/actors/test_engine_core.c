@@ -73,13 +73,22 @@ static void a_push_commits_on_all_ranks(void **state)
   stop();
 }
 
+/* Whatever the number of tensors. */
 static void two_control_messages_per_worker_and_update(void **state)
 {
   (void)state;
+  static const unsigned tensors[] = { 0, 1, 20, 400, 1 };
+  char info[400 * 16 + 32];
   start(NULL);
   expect(world_begin(&w, 0), WEFT_OK);
   for (unsigned i = 0; i < 5; i++) {
-    expect(world_update(&w, 0, "{}", 0), WEFT_OK);
+    int len = snprintf(info, sizeof info, "{\"names\":[");
+    for (unsigned t = 0; t < tensors[i]; t++) {
+      len += snprintf(info + len, sizeof info - (size_t)len, "%s\"t%u\"",
+                      t > 0 ? "," : "", t);
+    }
+    (void)snprintf(info + len, sizeof info - (size_t)len, "]}");
+    expect(world_update(&w, 0, info, 0), WEFT_OK);
   }
   assert_int_equal(w.workers[0].accepts, 5);
   assert_int_equal(w.workers[0].goes, 5);

@@ -1,9 +1,10 @@
 """The examples do what they say: the trainer pushes and shows stale rollouts, the plain
 subscriber sees each commit once."""
+import re
 import subprocess
 import sys
 
-from weft_scenario import ROOT, SLOW, Background, Daemon, check, main, python_package, same, skip
+from weft_scenario import BIN, ROOT, SLOW, Background, Daemon, check, main, python_package, same, skip, weft
 
 # Debian's python3-requests belongs to /usr/bin/python3; take whichever interpreter has it.
 
@@ -45,6 +46,38 @@ def test_subscriber():
         same(p.wait(10), 0, "subscriber.py")
         p.stdout.close()
         same([int(x.split()[1]) for x in out.splitlines()], list(range(1, 51)), "each once, in order")
+
+
+def run(python, name, *args):
+    return subprocess.run([python, str(ROOT / "tools/examples" / name), *args], text=True, stdin=subprocess.DEVNULL,
+                          capture_output=True, timeout=120 * SLOW)
+
+
+def test_gpu_trainers_say_what_they_need():
+    """They need vLLM and a GPU to do more; where both are, tests/gpu is the place."""
+    for name in ("trainer_nccl.py", "trainer_ipc.py"):
+        p = run(sys.executable, name, "--help")
+        same((p.returncode, p.stderr), (0, ""), f"{name} --help")
+        check("--server URL" in p.stdout and "weftd --listen" in p.stdout, p.stdout)
+        same(run(sys.executable, name, "--nonsense").returncode, 2, f"{name} --nonsense")
+        p = subprocess.run([sys.executable, "-S", str(ROOT / "tools/examples" / name)], text=True,  # no packages
+                           stdin=subprocess.DEVNULL, capture_output=True, timeout=60 * SLOW)
+        same((p.returncode, p.stdout), (1, ""), f"{name} without packages: {p.stderr}")
+        check(p.stderr.startswith(f"{name} needs ") and len(p.stderr.splitlines()) == 1, p.stderr)
+
+
+def test_the_page_about_moving_names_what_there_is():
+    page = (ROOT / "tools/examples/README.md").read_text()
+    for name in re.findall(r"`(\w+\.py)`", page):
+        check((ROOT / "tools/examples" / name).exists(), f"{name} is not there")
+    for readme, anchor in re.findall(r"\((\.\./\.\./README\.md)#([\w-]+)\)", page):
+        heads = re.findall(r"^#+ (.*)$", (ROOT / "README.md").read_text(), re.M)
+        check(anchor in [re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in heads], f"#{anchor}")
+    options = weft("push", "--help").stdout + subprocess.run([str(BIN / "weftd"), "--help"], capture_output=True,
+                                                             text=True).stdout
+    theirs = {"--weight-transfer-config", "--tensor-parallel-size", "--pipeline-parallel-size", "--server"}
+    for o in set(re.findall(r"(--[a-z][a-z-]+)", page)) - theirs:
+        check(o in options, f"{o} is no option of weftd or weft push")
 
 
 if __name__ == "__main__":
