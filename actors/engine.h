@@ -348,8 +348,7 @@ enum {
   TIMER_RECORD,
   TIMER_PAUSE,
   TIMER_CUT,
-  TIMER_DRAIN,
-  TIMER_SETTLED
+  TIMER_DRAIN
 };
 #define ENGINE_TAG(what, low) (((uint64_t)(what) << 32) | (uint32_t)(low))
 

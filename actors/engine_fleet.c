@@ -49,10 +49,7 @@ weft_err engine_fleet_init(weft_ctx *ctx, engine *e, const wefti_engine_args *ar
     }
   }
   e->fleet.settled = e->visible.weights_sequence == 0;
-  return e->fleet.settled || weft_timer_start(ctx, e->args.fence_ms,
-                                              ENGINE_TAG(TIMER_SETTLED, 0)) != 0
-             ? WEFT_OK
-             : WEFT_E_NOMEM;
+  return WEFT_OK;
 }
 
 void engine_fleet_fini(weft_ctx *ctx, engine *e)
