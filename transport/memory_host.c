@@ -1,5 +1,6 @@
 #define _GNU_SOURCE /* memfd_create, fallocate, F_ADD_SEALS, MADV_* */
 #include "extent_map.h"
+#include "memory_room.h"
 #include "weft/checked.h"
 #include "weft/memory.h"
 
@@ -24,6 +25,8 @@
 #define SLAB_DEFAULT (64 * MIB)
 #define PUNCH_MIN MIB
 #define PIECE (256 * MIB) /* of pages at a time: a cancel waits for no more */
+#define ASK_ROOM                                                                         \
+  (16 * MIB) /* of pages at a time, from which the machine is asked first */
 
 typedef struct slab {
   uint32_t id;
@@ -231,7 +234,10 @@ static weft_err add_slab(host_memory *h, uint64_t bytes, weft_why *why)
   }
   int fd;
   void *base = NULL;
-  weft_err err = open_slab(want + WEFT_SLAB_MARK_BYTES, &fd, &base, why);
+  weft_err err = wefti_memory_room(bytes, why);
+  if (err == WEFT_OK) {
+    err = open_slab(want + WEFT_SLAB_MARK_BYTES, &fd, &base, why);
+  }
   if (err != WEFT_OK) {
     return err;
   }
@@ -300,9 +306,13 @@ static weft_err back(host_memory *h, slab *s, uint64_t offset, uint64_t bytes,
                        "host memory: %zu bytes more are over the limit of %zu (%zu held)",
                        (size_t)len, (size_t)h->max_bytes, (size_t)h->stats.backed);
     }
-    const weft_err err = cancelled(h)
-                             ? weft_whyf(why, WEFT_E_CANCELLED, "host memory: cancelled")
-                             : take_pages(s, g * GRANULE, len, why);
+    weft_err err = cancelled(h)
+                       ? weft_whyf(why, WEFT_E_CANCELLED, "host memory: cancelled")
+                   : len < ASK_ROOM ? WEFT_OK
+                                    : wefti_memory_room(len, why);
+    if (err == WEFT_OK) {
+      err = take_pages(s, g * GRANULE, len, why);
+    }
     if (err != WEFT_OK) {
       return err;
     }

@@ -1,9 +1,12 @@
 """A worker that runs out of memory (RLIMIT_AS) in a large update says so; nothing is changed, and the
 next update works when there is memory again, without a restart."""
+import json
+import os
 import pathlib
 import resource
+import struct
 
-from weft_scenario import (SANITIZED, Daemon, check, folder, holds, main, model, noise, same, skip,
+from weft_scenario import (SANITIZED, Daemon, Silent, check, folder, holds, main, model, noise, same, skip,
                            write_safetensors)
 
 BIG = 96 << 20
@@ -57,6 +60,36 @@ def test_of_many_tensors():
         many = {f"t{i}": ("F32", [1 << 18], bytes(1 << 20)) for i in range(BIG >> 20)}
         return w.file_source(write_safetensors(d / "many.safetensors", many))
     out_of_memory(update)
+
+
+def test_more_than_the_machine_has():
+    """Said of a stream before its first byte, or by the header of a file with a hole: pages would be
+    taken until the kernel kills somebody, so it is refused before."""
+    count = 1 << 41
+    with folder() as d, Daemon() as w:
+        w.push(write_safetensors(d / "a.safetensors", model("a")), "a")
+        pids = w.pids()
+        text = json.dumps({"w": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}).encode()
+        hole = d / "hole.safetensors"
+        hole.write_bytes(struct.pack("<Q", len(text)) + text)
+        sources = []
+        try:
+            os.truncate(hole, 8 + len(text) + 4 * count)
+            sources.append(w.file_source(hole))
+        except OSError as e:
+            print(f"no file of 8 TiB here: {e}")
+        with Silent() as stream:
+            sources.append(stream.source(shapes=((count,),)))
+            for source in sources:
+                w.ok("/start_weight_update")
+                r = w.post("/update_weights?timeout_s=30", source)
+                check(r.status in (500, 503), f"{r}")
+                error = r.json["error"]
+                same((error["phase"], error["outcome"]), ("accept", "not_committed"), f"{error}")
+                check("this machine has" in error["message"], f"says what is short: {error}")
+        same(w.pids(), pids, "nobody had to be replaced")
+        check(holds(w, model("a")), "bytes")
+        w.push(write_safetensors(d / "b.safetensors", model("b")), "b")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* F_GET_SEALS */
 #include "weft_test.h"
 
+#include "memory_room.h"
 #include "weft/memory.h"
 #include "weft_fail.h"
 
@@ -357,7 +358,7 @@ int __wrap_madvise(void *p, size_t len, int advice)
 static void a_cancel_ends_the_taking_of_pages(void **state)
 {
   (void)state;
-  const uint64_t big = UINT64_C(3) << 30;
+  const uint64_t big = UINT64_C(1) << 30;
   populate_watch *w = watched();
   weft_memory *m = create(0);
   weft_extent e;
@@ -389,6 +390,48 @@ static void a_cancel_ends_the_taking_of_pages(void **state)
   weft_memory_destroy(m);
 }
 
+/* The pages of a set that the machine cannot hold would be taken until the kernel kills
+ * somebody; none is. */
+static void what_the_machine_has_not_is_refused_at_once(void **state)
+{
+  (void)state;
+  const uint64_t huge = UINT64_C(1) << 46;
+  atomic_bool cancel = true; /* so that this test takes no pages even if it fails */
+  weft_memory *m = create(0);
+  weft_memory_stats st;
+  weft_extent e;
+  weft_why why = { 0 };
+  m->cancel = &cancel;
+  assert_err(weft_memory_reserve(m, huge, &why), WEFT_E_NOMEM);
+  assert_non_null(strstr(why.text, "this machine has"));
+  assert_err(weft_memory_alloc(m, huge, &e, &why), WEFT_E_NOMEM);
+  weft_memory_stats_get(m, &st);
+  assert_int_equal(st.slabs, 0);
+  assert_int_equal(st.used, 0);
+  weft_memory_destroy(m);
+}
+
+static void rooms_of_meminfo(void **state)
+{
+  (void)state;
+  static const struct {
+    const char *text;
+    uint64_t room;
+  } all[] = {
+    { "MemTotal: 9 kB\nMemFree: 5 kB\nMemAvailable:       7 kB\nSwapFree: 2 kB\n", 9216 },
+    { "MemTotal: 9 kB\nMemAvailable: 7 kB\n", 7168 },
+    { "MemTotal: 9 kB\nMemAvailable: 0 kB\nSwapFree: 0 kB\n", 0 },
+    { "MemTotal: 9 kB\nMemFree: 5 kB\n", UINT64_MAX }, /* before Linux 3.14 */
+    { "MemTotal: 9 kB\nMemAvailable: 7", UINT64_MAX }, /* cut off: 7 or 7000? */
+    { "MemTotal: 9 kB\nMemAvailable: x kB\n", UINT64_MAX },
+    { "MemTotal: 9 kB\nMemAvailable: 99999999999999999999 kB\n", UINT64_MAX },
+    { "", UINT64_MAX },
+  };
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    assert_int_equal(wefti_meminfo_room(all[i].text, strlen(all[i].text)), all[i].room);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -398,6 +441,8 @@ int main(void)
     cmocka_unit_test(a_slab_bears_its_mark_itself),
     cmocka_unit_test(no_bytes_need_no_memory),
     cmocka_unit_test(limits_are_errors),
+    cmocka_unit_test(what_the_machine_has_not_is_refused_at_once),
+    cmocka_unit_test(rooms_of_meminfo),
     cmocka_unit_test(a_cancel_ends_the_taking_of_pages),
     cmocka_unit_test(a_file_size_limit_is_an_error_and_no_signal),
     cmocka_unit_test(a_slab_can_be_mapped_elsewhere_and_not_cut),
