@@ -217,13 +217,25 @@ static weft_err checked_lists(wefti_host_plan *plan, const weft_json *names,
   return err;
 }
 
+static weft_err read_header(wefti_host_plan *plan, weft_why *why)
+{
+  const weft_err err = weft_safetensors_read(plan->fd, plan->label, &plan->st, why);
+  if (err != WEFT_E_LIMIT) {
+    return err;
+  }
+  if (why != NULL) { /* a fault of the file: LIMIT would be one of this machine */
+    why->err = WEFT_E_INVAL;
+  }
+  return WEFT_E_INVAL;
+}
+
 weft_err wefti_host_file_accept(const wefti_host *h, wefti_host_plan *plan,
                                 const weft_json *source, const weft_json *info,
                                 weft_why *why)
 {
   weft_err err = open_file(h, plan, weft_json_str(weft_json_get(source, "path")), why);
   if (err == WEFT_OK) {
-    err = weft_safetensors_read(plan->fd, plan->label, &plan->st, why);
+    err = read_header(plan, why);
   }
   if (err != WEFT_OK) {
     return err;

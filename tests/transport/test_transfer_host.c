@@ -237,6 +237,43 @@ static void bad_update_info_is_refused_by_name(void **state)
   weft_transfer_host()->close(host);
 }
 
+/* It is the caller who can do something about it, so not LIMIT, which is the machine's.
+ */
+static void a_file_of_absurd_claims_is_bad_input(void **state)
+{
+  (void)state;
+  static const char claim[] = "\xff\xff\xff\xff\xff\xff\xff\xff{}";
+  static const char deep[] = "\x0d\0\0\0\0\0\0\0{\"a\":[[[[[[[[";
+  const struct {
+    const char *bytes;
+    size_t len;
+  } files[] = { { claim, sizeof claim - 1 }, { deep, sizeof deep - 1 } };
+  char *dir = make_folder();
+  char path[64];
+  char info[128];
+  void *host = open_host(NULL, 1, 0);
+  (void)snprintf(path, sizeof path, "%s/f", dir);
+  (void)snprintf(info, sizeof info,
+                 "{\"source\":{\"kind\":\"safetensors\",\"path\":\"%s\"}}", path);
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    weft_plan *plan = NULL;
+    weft_why why = { 0 };
+    const int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, files[i].bytes, files[i].len), files[i].len);
+    assert_int_equal(close(fd), 0);
+    assert_err(accept_text(host, info, &alone, &plan, &why), WEFT_E_INVAL);
+    assert_int_equal(why.err, WEFT_E_INVAL);
+    assert_non_null(strstr(why.text, path));
+    assert_null(plan);
+    assert_err(accept_text(host, info, &alone, &plan, NULL), WEFT_E_INVAL);
+  }
+  weft_transfer_host()->close(host);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(rmdir(dir), 0);
+  free(dir);
+}
+
 static void lists_that_contradict_the_file_are_refused(void **state)
 {
   const folder *f = *state;
@@ -549,6 +586,7 @@ int main(void)
     FIXTURE(lists_select_and_are_checked),
     FIXTURE(each_worker_takes_its_entry_of_a_list),
     cmocka_unit_test(bad_update_info_is_refused_by_name),
+    cmocka_unit_test(a_file_of_absurd_claims_is_bad_input),
     FIXTURE(lists_that_contradict_the_file_are_refused),
     cmocka_unit_test(init_info_must_be_empty),
     FIXTURE(a_file_that_shrinks_or_changes_is_an_error),
