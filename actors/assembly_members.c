@@ -235,6 +235,7 @@ static void on_exit_of(void *arg, int status)
   child->gone = true;
   child->exit_owed = true;
   m->alive--;
+  weft_link_forget(child->url); /* the next one listens elsewhere */
   wefti_imports_gone(m->imports, child->rank, child->incarnation);
   if (!pay(child)) {
     weft_alarm_start(m->owing, OWED_MS);

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "ipc_gate.h"
 #include "nng_util.h"
+#include "weft/link.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -233,4 +234,27 @@ void wefti_unlisten(wefti_bound *bound)
   }
   wefti_gate_close(bound->gate);
   *bound = (wefti_bound){ .gate = NULL };
+}
+
+static void remove_socket(const char *path)
+{
+  struct stat st;
+  if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode)) {
+    (void)unlink(path);
+  }
+}
+
+void weft_link_forget(const char *url)
+{
+  char inner[sizeof((struct sockaddr_un *)0)->sun_path];
+  const char *scheme = wefti_url_scheme(url);
+  if (scheme == NULL || strcmp(scheme, "ipc") != 0) {
+    return;
+  }
+  const char *path = url + strlen("ipc://");
+  remove_socket(path);
+  const int n = snprintf(inner, sizeof inner, "%s~", path);
+  if (n > 0 && (size_t)n < sizeof inner) {
+    remove_socket(inner);
+  }
 }

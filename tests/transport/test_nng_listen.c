@@ -3,6 +3,7 @@
 #include "weft_test.h"
 
 #include "on_loop.h"
+#include "weft/link.h"
 #include "weft/process.h"
 #include "weft/pubsub.h"
 #include "weft/runtime.h"
@@ -178,6 +179,42 @@ static void an_open_directory_is_refused(void **state)
   host_stop(&h);
 }
 
+static void put_socket(const char *path)
+{
+  struct sockaddr_un sa = { .sun_family = AF_UNIX };
+  (void)snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  assert_true(fd >= 0);
+  assert_int_equal(bind(fd, (const struct sockaddr *)&sa, sizeof sa), 0);
+  (void)close(fd);
+}
+
+/* A worker that was killed could not remove what it listened on. */
+static void what_the_dead_listened_on_is_removed(void **state)
+{
+  (void)state;
+  host h;
+  char url[300];
+  char inner[sizeof h.path + 1];
+  host_start(&h);
+  (void)snprintf(url, sizeof url, "ipc://%s", h.path);
+  (void)snprintf(inner, sizeof inner, "%s~", h.path);
+  put_socket(h.path);
+  put_socket(inner);
+  weft_link_forget("tcp://127.0.0.1:1");
+  weft_link_forget(url);
+  assert_int_equal(access(h.path, F_OK), -1);
+  assert_int_equal(access(inner, F_OK), -1);
+  weft_link_forget(url); /* nothing is there */
+  const int fd = open(h.path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+  assert_true(fd >= 0);
+  (void)close(fd);
+  weft_link_forget(url);
+  assert_int_equal(access(h.path, F_OK), 0); /* no socket, so somebody else's */
+  assert_int_equal(unlink(h.path), 0);
+  host_stop(&h);
+}
+
 /* nng 1.5.2's own listener would never accept again (issue 1518); see ipc_gate.h. */
 static void a_connection_without_greeting_harms_nothing(void **state)
 {
@@ -313,6 +350,7 @@ int main(void)
     cmocka_unit_test(a_living_listener_is_found_and_unharmed),
     cmocka_unit_test(a_stale_socket_is_replaced),
     cmocka_unit_test(an_open_directory_is_refused),
+    cmocka_unit_test(what_the_dead_listened_on_is_removed),
     cmocka_unit_test(a_connection_without_greeting_harms_nothing),
     cmocka_unit_test(rubbish_stops_nobody),
     cmocka_unit_test(a_request_over_64_kib_is_dropped),

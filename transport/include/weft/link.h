@@ -59,6 +59,10 @@ WEFT_API weft_err weft_port_spawn_on(weft_runtime *rt, unsigned loop,
                                      size_t url_cap, weft_actor_id *out, weft_why *why)
     WEFT_MUST_USE;
 
+/* Removes the socket files of a port at url whose process has ended.  Nothing for what is
+ * not ipc, is not there or is no socket. */
+WEFT_API void weft_link_forget(const char *url) WEFT_NONNULL(1);
+
 WEFT_END_DECLS
 
 #endif /* WEFT_LINK_H */
