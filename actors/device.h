@@ -84,6 +84,7 @@ typedef struct wefti_staged {
 typedef struct wefti_device_session {
   wefti_device *device;
   uint64_t epoch;    /* 0 = none */
+  weft_buf *version; /* visible when it began, with a NUL; NULL = not known */
   bool foreign;      /* the live set is not what the session builds on: share nothing */
   bool draft;        /* it writes the draft model's set */
   bool alone;        /* its result holds that set only */
@@ -93,6 +94,8 @@ typedef struct wefti_device_session {
   wefti_entry *room; /* [room_count] cells that wait for the plan's bytes */
   size_t room_count; /* made so far */
   bool overwrites;   /* some of room are bytes of the live set */
+  const void **base; /* [plan->count] what is patched, see weft_plan; or NULL */
+  const weft_snapshot *based; /* pinned for it */
   wefti_staged *staged;
   size_t staged_count, staged_cap;
   size_t sorted; /* how many there were after the last compaction */
@@ -122,6 +125,8 @@ weft_err wefti_session_receive(wefti_device_session *s, uint32_t timeout_ms,
 /* Coverage, digest, install.  out->correctable: the session is as it was before. */
 weft_err wefti_session_finish(wefti_device_session *s, bool strict,
                               wefti_device_result *out, weft_why *why) WEFT_MUST_USE;
+/* Sorts what is staged by name and lets go of what came again later. */
+void wefti_session_compact(wefti_device_session *s);
 /* The last part of finish, in device_install.c: staged is sorted, without repeats. */
 weft_err wefti_session_install(wefti_device_session *s, bool strict,
                                wefti_device_result *out, weft_why *why) WEFT_MUST_USE;
@@ -189,6 +194,12 @@ weft_err wefti_tensor_check(const weft_plan_tensor *t, const weft_tensor *have,
  * which. */
 weft_err wefti_plan_check(const weft_plan *plan, const uint32_t *by_name,
                           const wefti_set *live, weft_why *why) WEFT_MUST_USE;
+
+/* ---- patches (device_patch.c) */
+/* Gives s->plan what it is applied to: what the session staged under a name, else the
+ * live tensor.  CONFLICT: there is none of that dtype and shape. */
+weft_err wefti_patch_base(wefti_device_session *s, weft_why *why) WEFT_MUST_USE;
+void wefti_patch_done(wefti_device_session *s);
 
 /* ---- what came, with those tensors that the manifest ties to it (device_tied.c) */
 typedef struct wefti_arrivals {

@@ -86,8 +86,7 @@ static weft_err fill_gpu(wefti_device *device, const wefti_device_opts *opts,
                          weft_why *why)
 {
   weft_memory_cuda_opts memory = { .size = sizeof memory };
-  weft_err err =
-      choose_gpu(opts, device->transfer == weft_transfer_nccl(), &memory.device, why);
+  weft_err err = choose_gpu(opts, device->transfer->nccl, &memory.device, why);
   if (err == WEFT_OK) {
     err = weft_memory_cuda_create(&memory, &device->memory, why);
   }
@@ -122,18 +121,6 @@ static weft_err device_fill(wefti_device *device, const wefti_device_opts *opts,
   return open_backend(device, opts, NULL, why);
 }
 
-static const weft_transfer_ops *backend_named(const char *name)
-{
-  const weft_transfer_ops *const all[] = { weft_transfer_host(), weft_transfer_nccl(),
-                                           weft_transfer_ipc() };
-  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-    if (strcmp(name ? name : "host", all[i]->name) == 0) {
-      return all[i];
-    }
-  }
-  return NULL;
-}
-
 static weft_err load_manifests(wefti_device *device, const wefti_device_opts *opts,
                                weft_why *why)
 {
@@ -156,10 +143,10 @@ weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
   if (opts->size < sizeof *opts) {
     return weft_whyf(why, WEFT_E_INVAL, "options are of another version");
   }
-  const weft_transfer_ops *transfer = backend_named(opts->backend);
+  const weft_transfer_ops *transfer = weft_transfer_named(opts->backend);
   if (!transfer) {
     return weft_whyf(why, WEFT_E_UNSUPPORTED,
-                     "backend '%s' is not known; there are: host, nccl, ipc",
+                     "backend '%s' is not known; there are: " WEFT_TRANSFER_NAMES,
                      opts->backend);
   }
   wefti_device *device = calloc(1, sizeof *device);

@@ -23,6 +23,7 @@ weft_err wefti_session_open(wefti_device_session *s, const weft_device_run *how,
     s->foreign = how->strict != 0;
     s->draft = how->draft != 0;
     s->alone = how->alone != 0;
+    s->version = weft_buf_ref(how->info);
   }
   return err;
 }
@@ -37,6 +38,7 @@ static void drop_plan(wefti_device_session *s)
   free(s->room);
   s->room = NULL;
   s->room_count = 0;
+  wefti_patch_done(s);
   if (s->plan) {
     wefti_order_keep(s->device, s->by_name, s->plan->count);
     s->by_name = NULL;
@@ -45,13 +47,31 @@ static void drop_plan(wefti_device_session *s)
   }
 }
 
+/* An update may name what it builds on. */
+static weft_err check_version(const wefti_device_session *s, weft_why *why)
+{
+  const char *base = s->plan->base_version;
+  const weft_buf *is = s->version;
+  const bool known = is && is->len > 0 && is->data[is->len - 1] == '\0';
+  if (!base || (known && strcmp((const char *)is->data, base) == 0)) {
+    return WEFT_OK;
+  }
+  return weft_whyf(why, WEFT_E_PRECOND,
+                   "the update builds on version '%.200s', its session on '%.200s': "
+                   "nothing was written",
+                   base, known ? (const char *)is->data : "(not known)");
+}
+
 static weft_err check_plan(wefti_device_session *s, weft_why *why)
 {
   weft_err err = wefti_order_make(s->device, s->plan, &s->by_name);
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "%zu tensors: %s", s->plan->count, weft_strerror(err));
   }
-  err = wefti_session_check_names(s, why);
+  err = check_version(s, why);
+  if (err == WEFT_OK) {
+    err = wefti_session_check_names(s, why);
+  }
   const wefti_manifest *manifest = wefti_session_manifest(s);
   if (err == WEFT_OK && manifest) {
     err = wefti_manifest_check(manifest, s->plan, s->by_name,
@@ -64,7 +84,7 @@ static weft_err check_plan(wefti_device_session *s, weft_why *why)
   const wefti_set set = wefti_set_of(s->device, live, s->draft);
   err = wefti_plan_check(s->plan, s->by_name, &set, why);
   weft_store_unpin(s->device->store, live);
-  return err;
+  return err == WEFT_OK && s->plan->patches ? wefti_patch_base(s, why) : err;
 }
 
 /* Of live's bytes where they may be written over, else of memory of its own.  want has
@@ -213,8 +233,7 @@ static int by_name_and_order(const void *left, const void *right)
   return names != 0 ? names : (a->order > b->order) - (a->order < b->order);
 }
 
-/* Sorts by name and lets go of what came again later. */
-static void compact(wefti_device_session *s)
+void wefti_session_compact(wefti_device_session *s)
 {
   if (s->staged_count == s->sorted) {
     return;
@@ -276,7 +295,7 @@ static void stage(wefti_device_session *s, const weft_digest *digests)
   /* Large updates at once, so that no bytes wait twice; small ones now and then. */
   if (came >= s->staged_count / 8 ||
       s->staged_count - s->sorted > s->sorted + COMPACT_SLACK) {
-    compact(s);
+    wefti_session_compact(s);
   }
 }
 
@@ -337,6 +356,7 @@ void wefti_session_close(wefti_device_session *s)
   }
   free(s->staged);
   weft_buf_unref(s->init);
+  weft_buf_unref(s->version);
   atomic_store_explicit(&s->device->received, 0, memory_order_relaxed);
   atomic_store_explicit(&s->device->expected, 0, memory_order_relaxed);
   *s = (wefti_device_session){ .device = s->device };
@@ -349,6 +369,6 @@ weft_err wefti_session_finish(wefti_device_session *s, bool strict,
     return weft_whyf(why, WEFT_E_STATE, "epoch %" PRIu64 " is not ready to finish",
                      s->epoch);
   }
-  compact(s);
+  wefti_session_compact(s);
   return wefti_session_install(s, strict, out, why);
 }

@@ -348,7 +348,8 @@ enum {
   TIMER_RECORD,
   TIMER_PAUSE,
   TIMER_CUT,
-  TIMER_DRAIN
+  TIMER_DRAIN,
+  TIMER_SETTLED
 };
 #define ENGINE_TAG(what, low) (((uint64_t)(what) << 32) | (uint32_t)(low))
 

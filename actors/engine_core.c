@@ -1,6 +1,7 @@
 #include "engine_core.h"
 
 #include "engine.h"
+#include "weft/transfer.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -120,7 +121,10 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
 static void dispatch_start(weft_ctx *ctx, engine *e, engine_call *call)
 {
   const wefti_session_state s = e->session.state;
-  if (call->draft && !e->args.draft) {
+  const weft_transfer_ops *transfer = weft_transfer_named(e->backend);
+  if (call->draft && transfer != NULL && transfer->no_draft != NULL) {
+    engine_answer_err(ctx, e, call, WEFT_E_UNSUPPORTED, "%s", transfer->no_draft);
+  } else if (call->draft && !e->args.draft) {
     engine_answer_err(
         ctx, e, call, WEFT_E_UNSUPPORTED,
         "Draft model weight update requested, but no draft model is configured.");
@@ -244,6 +248,14 @@ static bool journal_stuck(weft_ctx *ctx, engine *e, engine_call *call)
   return true;
 }
 
+/* Members take a coordinator's next step as a sign that the change before it is visible.
+ */
+static bool must_settle_first(weft_ctx *ctx, const engine *e, const engine_call *call)
+{
+  return !engine_fleet_settled(ctx, e) &&
+         (call->kind == CALL_START || call->kind == CALL_LABEL);
+}
+
 void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
 {
   if (journal_stuck(ctx, e, call) || engine_upstream_forbids(ctx, e, call)) {
@@ -251,6 +263,10 @@ void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
   }
   if (call->ask.type != 0) {
     engine_upstream_dispatch(ctx, e, call);
+    return;
+  }
+  if (must_settle_first(ctx, e, call)) {
+    engine_wait_for_turn(ctx, e, call);
     return;
   }
   switch (call->kind) {
@@ -339,6 +355,10 @@ static void on_timer(weft_ctx *ctx, engine *e, const weft_timer_msg *t)
     break;
   case TIMER_RECORD:
     engine_record_again(ctx, e);
+    break;
+  case TIMER_SETTLED:
+    engine_publish_status(ctx, e);
+    engine_wake_waiting(ctx, e);
     break;
   case TIMER_CUT:
     engine_upstream_cut_due(ctx, e, t->id);

@@ -49,7 +49,10 @@ weft_err engine_fleet_init(weft_ctx *ctx, engine *e, const wefti_engine_args *ar
     }
   }
   e->fleet.settled = e->visible.weights_sequence == 0;
-  return WEFT_OK;
+  return e->fleet.settled || weft_timer_start(ctx, e->args.fence_ms,
+                                              ENGINE_TAG(TIMER_SETTLED, 0)) != 0
+             ? WEFT_OK
+             : WEFT_E_NOMEM;
 }
 
 void engine_fleet_fini(weft_ctx *ctx, engine *e)

@@ -338,8 +338,8 @@ void engine_upstream_adopt(weft_ctx *ctx, engine *e, const weft_w_adopt *m)
     answer_state(ctx, e, (const weft_w_beat *)m); /* a late copy: same envelope */
     return;
   }
-  const bool other =
-      strlen(up->fleet) != m->fleet.len || memcmp(up->fleet, m->fleet.p, m->fleet.len);
+  const bool other = strlen(up->fleet) != m->fleet.len ||
+                     memcmp(up->fleet, m->fleet.p, m->fleet.len) != 0;
   if (new_boot && up->boot != 0) {
     up->former[up->former_count++ % ENGINE_FORMER_MAX] = up->boot;
   }

@@ -25,6 +25,31 @@ static weft_str text_of(const char *s)
   return (weft_str){ s, s == NULL ? 0 : (uint32_t)strlen(s) };
 }
 
+static weft_msg *start_of(weft_ctx *ctx, const engine *e, const engine_member *m,
+                          uint64_t op)
+{
+  const char *version = e->visible.version;
+  weft_buf *text = weft_buf_create(version, strlen(version) + 1);
+  weft_msg *msg = NULL;
+  if (text != NULL) {
+    msg = weft_msg_make(
+        ctx,
+        &(weft_w_start){ .h.type = WEFT_MSG_W_START,
+                         ENVELOPE(e, m, op),
+                         .draft = e->session.which == SET_DRAFT,
+                         .base_sequence = e->visible.weights_sequence,
+                         .base_digest_hi = m->digest_hi,
+                         .base_digest_lo = m->digest_lo,
+                         .alone = e->session.alone,
+                         .inplace = e->args.inplace,
+                         .timeout_ms = (uint32_t)(e->round.due_ms - e->round.began_ms),
+                         .version = text }
+             .h);
+  }
+  weft_buf_unref(text);
+  return msg;
+}
+
 /* The one message of this round for rank.  NULL = out of memory. */
 static weft_msg *question(weft_ctx *ctx, engine *e, const engine_member *m, uint64_t op)
 {
@@ -33,18 +58,7 @@ static weft_msg *question(weft_ctx *ctx, engine *e, const engine_member *m, uint
       e->session.state == WEFTI_INIT ? WEFT_TRANSFER_INIT : WEFT_TRANSFER_UPDATE;
   switch (e->round.phase) {
   case PHASE_START:
-    return weft_msg_make(ctx,
-                         &(weft_w_start){ .h.type = WEFT_MSG_W_START,
-                                          ENVELOPE(e, m, op),
-                                          .draft = e->session.which == SET_DRAFT,
-                                          .base_sequence = e->visible.weights_sequence,
-                                          .base_digest_hi = m->digest_hi,
-                                          .base_digest_lo = m->digest_lo,
-                                          .alone = e->session.alone,
-
-                                          .inplace = e->args.inplace,
-                                          .timeout_ms = left_ms }
-                              .h);
+    return start_of(ctx, e, m, op);
   case PHASE_ACCEPT:
     return weft_msg_make(ctx, &(weft_w_accept){ .h.type = WEFT_MSG_W_ACCEPT,
                                                 ENVELOPE(e, m, op),

@@ -108,11 +108,21 @@ static void on_go(weft_ctx *ctx, engine *e, const engine_ask *ask, const weft_w_
   engine_update_go(ctx, e);
 }
 
+/* The same frame again; or FINISH, asked anew by one that missed the answer. */
+static bool was_said(const engine *e, const engine_ask *ask)
+{
+  const engine_said *said = &e->up.said;
+  const bool voted = e->session.state == WEFTI_PREPARED && e->up.epoch == ask->epoch &&
+                     said->type == WEFT_MSG_W_FINISHED && ask->op > e->up.session_op;
+  return (said->type != 0 && said->op == ask->op && said->epoch == ask->epoch) ||
+         (voted && ask->type == WEFT_MSG_W_FINISH);
+}
+
 static void on_session(weft_ctx *ctx, engine *e, const engine_ask *ask,
                        const weft_msg *msg)
 {
   engine_upstream *up = &e->up;
-  if (up->said.type != 0 && up->said.op == ask->op && up->said.epoch == ask->epoch) {
+  if (was_said(e, ask)) {
     engine_say(ctx, &up->said, ask);
   } else if (up->asked.type == ask->type && up->asked.op == ask->op &&
              up->asked.epoch == ask->epoch) {
@@ -125,9 +135,6 @@ static void on_session(weft_ctx *ctx, engine *e, const engine_ask *ask,
     engine_upstream_refuse(ctx, ask, WEFT_E_STALE, "a later operation came first");
   } else if (up->asked.type != 0) {
     wrong_phase(ctx, e, ask);
-  } else if (ask->type == WEFT_MSG_W_FINISH && e->session.state == WEFTI_PREPARED &&
-             up->epoch == ask->epoch && up->said.type == WEFT_MSG_W_FINISHED) {
-    engine_say(ctx, &up->said, ask); /* asked anew by one that missed the answer */
   } else if (ask->type == WEFT_MSG_W_GO) {
     up->session_op = ask->op;
     on_go(ctx, e, ask, (const weft_w_go *)msg);

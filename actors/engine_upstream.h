@@ -47,23 +47,23 @@ typedef struct engine_vote {
 
 typedef struct engine_upstream {
   char fleet[ENGINE_FLEET_MAX + 1];
-  uint64_t boot; /* the coordinator's life; 0 = adopted by none */
   uint32_t rank, size;
-  bool placed; /* dp rank and size are these */
+  uint64_t boot; /* the coordinator's life; 0 = adopted by none */
   uint64_t former[ENGINE_FORMER_MAX];
   unsigned former_count;
   uint64_t adopted_op, session_op; /* newest of this life */
   uint64_t until_ns; /* end of the grant on CLOCK_BOOTTIME; 0 = none so far */
   uint64_t cut_timer;
-  bool cut; /* was told that the grant has run out, or there was none yet */
-
-  uint64_t epoch;    /* of the coordinator's session or init that is open; 0 = none */
-  uint64_t ended;    /* highest of this life that has ended */
-  engine_ask asked;  /* frame of that session that has no answer yet */
-  bool held;         /* between the answer to ACCEPT and GO */
-  engine_ask abort;  /* who waits for its end */
-  bool aborted_last; /* how the last vote ended, … */
+  bool placed;                    /* dp rank and size are rank and size */
+  bool cut;                       /* was told that the grant has run out */
+  bool held;                      /* between the answer to ACCEPT and GO */
+  bool aborted_last;              /* how the last vote ended, … */
   uint64_t last_boot, last_epoch; /* … and whose it was */
+
+  uint64_t epoch;   /* of the coordinator's session or init that is open; 0 = none */
+  uint64_t ended;   /* highest of this life that has ended */
+  engine_ask asked; /* frame of that session that has no answer yet */
+  engine_ask abort; /* who waits for its end */
   engine_said said;
   engine_vote vote;
 

@@ -28,6 +28,7 @@ static bool unpack_session(const weft_msg *msg, worker_ask *ask)
     ask->base_digest_lo = m->base_digest_lo;
     ask->inplace = m->inplace;
     ask->timeout_ms = m->timeout_ms;
+    ask->info = m->version;
   } else if (msg->type == WEFT_MSG_W_ACCEPT) {
     UNPACK(w_accept);
     ask->what = m->what;
@@ -217,7 +218,10 @@ static void wrong_phase(weft_ctx *ctx, const worker *w, const worker_ask *ask,
 
 static void on_start(weft_ctx *ctx, worker *w, const worker_ask *ask)
 {
-  if (ask->draft && !w->args.device->draft) {
+  const weft_transfer_ops *transfer = w->args.device->transfer;
+  if (ask->draft && transfer && transfer->no_draft) {
+    worker_refuse(ctx, ask, WEFT_E_UNSUPPORTED, "%s", transfer->no_draft);
+  } else if (ask->draft && !w->args.device->draft) {
     worker_refuse(
         ctx, ask, WEFT_E_UNSUPPORTED,
         "Draft model weight update requested, but no draft model is configured.");
@@ -239,6 +243,7 @@ static void on_start(weft_ctx *ctx, worker *w, const worker_ask *ask)
     w->epoch = ask->epoch;
     w->phase = WEFT_WORKER_OPEN;
     if (ask->inplace) {
+      open.info = NULL; /* borrowed: gone when readers have let go */
       worker_drain(ctx, w, &open);
     } else {
       worker_run(ctx, w, WEFT_DEVICE_OPEN, &open);

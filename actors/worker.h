@@ -15,7 +15,7 @@ typedef struct wefti_device wefti_device; /* what worker and device thread share
 
 typedef struct wefti_device_opts {
   size_t size;
-  const char *backend;      /* "host", "nccl", "ipc"; NULL = "host" */
+  const char *backend;      /* of WEFT_TRANSFER_NAMES; NULL = "host" */
   const char *weights_root; /* NULL = any file */
   const char *tcp_allow;    /* comma-separated host list beyond loopback, NULL = none */
   unsigned threads;         /* copy threads, 0 = 1 */

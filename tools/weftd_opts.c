@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "weft/http.h"
+#include "weft/transfer.h"
 #include "weftd.h"
 
 #include <errno.h>
@@ -454,10 +455,9 @@ unsigned weftd_opts_read(weftd_opts *o, int argc, char **argv)
   bad += o->mode == WEFTD_ENGINE ? weftd_fleet_check(o) : 0;
   bad += check_pause(o);
   bad += check_staging(o);
-  if (o->backend && strcmp(o->backend, "host") != 0 && strcmp(o->backend, "nccl") != 0 &&
-      strcmp(o->backend, "ipc") != 0) {
-    bad += weftd_mistake("--backend %s: not in this build; there are: host, nccl, ipc",
-                         o->backend);
+  if (weft_transfer_named(o->backend) == NULL) {
+    bad += weftd_mistake(
+        "--backend %s: not in this build; there are: " WEFT_TRANSFER_NAMES, o->backend);
   }
   return bad;
 }

@@ -8,8 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define INVALID "Invalid init_info for " WEFTI_NCCL_ENGINE ": "
-#define DATACLASS "NCCLWeightTransferInitInfo"
+/* Texts are answers to a client and begin as vLLM's do; whose: the engine's class. */
+#define INVALID "Invalid init_info for %s: "
+#define DATACLASS "NCCLWeightTransferInitInfo" /* of the sparse engine too */
 
 enum { BUFFER_BYTES = 1 << 30, BUFFERS = 2, PORT_MAX = 65535 };
 
@@ -52,7 +53,7 @@ weft_err wefti_packing_read(const weft_json *object, const char *where,
   return WEFT_OK;
 }
 
-static weft_err known_keys(const weft_json *root, weft_why *why)
+static weft_err known_keys(const char *engine, const weft_json *root, weft_why *why)
 {
   static const char *const keys[] = { "master_address",
                                       "master_port",
@@ -72,87 +73,92 @@ static weft_err known_keys(const weft_json *root, weft_why *why)
       return weft_whyf(why, WEFT_E_INVAL,
                        INVALID DATACLASS
                        ".__init__() got an unexpected keyword argument '%.100s'",
-                       weft_json_key(v));
+                       engine, weft_json_key(v));
     }
   }
   return WEFT_OK;
 }
 
-static weft_err number_of(const weft_json *root, const char *key, int64_t *out,
-                          weft_why *why)
+static weft_err number_of(const char *engine, const weft_json *root, const char *key,
+                          int64_t *out, weft_why *why)
 {
   const weft_json *v = weft_json_get(root, key);
   if (weft_json_kind_of(v) == WEFT_JSON_NONE) {
     return weft_whyf(why, WEFT_E_INVAL,
                      INVALID DATACLASS
                      ".__init__() missing 1 required positional argument: '%s'",
-                     key);
+                     engine, key);
   }
-  return weft_json_i64(v, out)
-             ? WEFT_OK
-             : weft_whyf(why, WEFT_E_INVAL, INVALID "'%s' is not an integer", key);
+  return weft_json_i64(v, out) ? WEFT_OK
+                               : weft_whyf(why, WEFT_E_INVAL,
+                                           INVALID "'%s' is not an integer", engine, key);
 }
 
 /* Every worker finds the same, so none enters when one does not fit. */
-static weft_err read_ranks(const weft_json *root, const weft_transfer_who *who,
-                           wefti_nccl_init *out, weft_why *why)
+static weft_err read_ranks(const char *engine, const weft_json *root,
+                           const weft_transfer_who *who, wefti_nccl_init *out,
+                           weft_why *why)
 {
   int64_t offset = 0, world = 0;
-  weft_err err = number_of(root, "rank_offset", &offset, why);
+  weft_err err = number_of(engine, root, "rank_offset", &offset, why);
   if (err == WEFT_OK) {
-    err = number_of(root, "world_size", &world, why);
+    err = number_of(engine, root, "world_size", &world, why);
   }
   if (err != WEFT_OK) {
     return err;
   }
   if (world < 2 || world > INT_MAX) {
-    return weft_whyf(
-        why, WEFT_E_INVAL,
-        INVALID "world_size %" PRId64 ": trainer and worker are two at least", world);
+    return weft_whyf(why, WEFT_E_INVAL,
+                     INVALID "world_size %" PRId64
+                             ": trainer and worker are two at least",
+                     engine, world);
   }
   if (offset < 1 || offset >= world) {
     return weft_whyf(why, WEFT_E_INVAL,
                      INVALID "rank_offset %" PRId64 " of world_size %" PRId64
                              ": the trainer is rank 0, workers come behind it",
-                     offset, world);
+                     engine, offset, world);
   }
   const int64_t before = (int64_t)who->dp_index * who->world_size;
   if (before + who->world_size > world - offset) {
-    return weft_whyf(
-        why, WEFT_E_INVAL,
-        INVALID "world_size %" PRId64 " has no room for all: rank_offset %" PRId64
-                " + %" PRId64 " workers of other replicas + %u workers here are %" PRId64,
-        world, offset, before, who->world_size, offset + before + who->world_size);
+    return weft_whyf(why, WEFT_E_INVAL,
+                     INVALID "world_size %" PRId64
+                             " has no room for all: rank_offset %" PRId64 " + %" PRId64
+                             " workers of other replicas + %u workers here are %" PRId64,
+                     engine, world, offset, before, who->world_size,
+                     offset + before + who->world_size);
   }
   out->rank = (int)(offset + before + who->rank);
   out->ranks = (int)world;
   return WEFT_OK;
 }
 
-static weft_err read_master(const weft_json *address, const weft_json *port,
-                            wefti_nccl_init *out, weft_why *why)
+static weft_err read_master(const char *engine, const weft_json *address,
+                            const weft_json *port, wefti_nccl_init *out, weft_why *why)
 {
   const char *host = weft_json_str(address);
   int64_t number;
   if (host == NULL || strlen(host) >= sizeof out->host) {
-    return weft_whyf(why, WEFT_E_INVAL, INVALID "'master_address' is no host name");
+    return weft_whyf(why, WEFT_E_INVAL, INVALID "'master_address' is no host name",
+                     engine);
   }
   if (!weft_json_i64(port, &number) || number < 1 || number > PORT_MAX) {
-    return weft_whyf(why, WEFT_E_INVAL, INVALID "'master_port' is not in 1..%d",
+    return weft_whyf(why, WEFT_E_INVAL, INVALID "'master_port' is not in 1..%d", engine,
                      PORT_MAX);
   }
   if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0) {
     return weft_whyf(why, WEFT_E_INVAL,
                      INVALID "master_address %s is every address and none: name one of "
                              "the trainer's that the workers can reach",
-                     host);
+                     engine, host);
   }
   (void)snprintf(out->host, sizeof out->host, "%s", host);
   out->port = (uint16_t)number;
   return WEFT_OK;
 }
 
-static weft_err read_meeting(const weft_json *root, wefti_nccl_init *out, weft_why *why)
+static weft_err read_meeting(const char *engine, const weft_json *root,
+                             wefti_nccl_init *out, weft_why *why)
 {
   const weft_json *b64 = weft_json_get(root, "nccl_unique_id_b64");
   const weft_json *address = weft_json_get(root, "master_address");
@@ -175,10 +181,11 @@ static weft_err read_meeting(const weft_json *root, wefti_nccl_init *out, weft_w
   }
   out->has_id = by_id;
   if (!by_id) {
-    return read_master(address, port, out, why);
+    return read_master(engine, address, port, out, why);
   }
   if (text == NULL) {
-    return weft_whyf(why, WEFT_E_INVAL, INVALID "'nccl_unique_id_b64' is not a string");
+    return weft_whyf(why, WEFT_E_INVAL, INVALID "'nccl_unique_id_b64' is not a string",
+                     engine);
   }
   weft_why inner = { 0 };
   char where[WEFT_NCCL_ADDRESS_MAX];
@@ -191,8 +198,9 @@ static weft_err read_meeting(const weft_json *root, wefti_nccl_init *out, weft_w
                         : weft_whyf(why, WEFT_E_INVAL, DATACLASS ": %.400s", inner.text);
 }
 
-weft_err wefti_nccl_init_read(const char *text, size_t len, const weft_transfer_who *who,
-                              wefti_nccl_init *out, weft_why *why)
+weft_err wefti_nccl_init_read(const char *engine, const char *text, size_t len,
+                              const weft_transfer_who *who, wefti_nccl_init *out,
+                              weft_why *why)
 {
   weft_json *root = NULL;
   weft_why inner = { 0 };
@@ -200,22 +208,24 @@ weft_err wefti_nccl_init_read(const char *text, size_t len, const weft_transfer_
                                         .buffers = BUFFERS } };
   weft_err err = weft_json_parse(text, len, NULL, &root, &inner);
   if (err != WEFT_OK) {
-    return weft_whyf(why, err, INVALID "%.400s", inner.text);
+    return weft_whyf(why, err, INVALID "%.400s", engine, inner.text);
   }
   if (weft_json_kind_of(root) != WEFT_JSON_OBJECT) {
-    err = weft_whyf(why, WEFT_E_INVAL, INVALID "not an object");
+    err = weft_whyf(why, WEFT_E_INVAL, INVALID "not an object", engine);
   }
   if (err == WEFT_OK) {
-    err = known_keys(root, why);
+    err = known_keys(engine, root, why);
   }
   if (err == WEFT_OK) {
-    err = wefti_packing_read(root, INVALID, &init.packing, why);
+    char where[WEFTI_WHERE_MAX];
+    (void)snprintf(where, sizeof where, INVALID, engine);
+    err = wefti_packing_read(root, where, &init.packing, why);
   }
   if (err == WEFT_OK) {
-    err = read_meeting(root, &init, why);
+    err = read_meeting(engine, root, &init, why);
   }
   if (err == WEFT_OK) {
-    err = read_ranks(root, who, &init, why);
+    err = read_ranks(engine, root, who, &init, why);
   }
   weft_json_free(root);
   if (err == WEFT_OK) {

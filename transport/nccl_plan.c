@@ -2,12 +2,35 @@
 #include "nccl_priv.h"
 #include "weft/checked.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define INVALID "Invalid update_info for " WEFTI_NCCL_ENGINE ": "
+#define INVALID "Invalid update_info for %s: "
+
+#define UPDATES "num_updates_list"
+#define VERSION "base_version" /* not of vLLM's */
 
 enum { INFO_DEPTH = 16, INFO_NODES = 16000000 };
+
+const wefti_nccl_engine *wefti_nccl_dense(void)
+{
+  static const wefti_nccl_engine dense = { .backend = "nccl",
+                                           .name = "NCCLWeightTransferEngine",
+                                           .update_class =
+                                               "NCCLWeightTransferUpdateInfo" };
+  return &dense;
+}
+
+const wefti_nccl_engine *wefti_nccl_sparse(void)
+{
+  static const wefti_nccl_engine sparse = { .backend = "sparse_nccl",
+                                            .name = WEFTI_SPARSE_ENGINE,
+                                            .update_class =
+                                                "SparseNCCLWeightTransferUpdateInfo",
+                                            .sparse = true };
+  return &sparse;
+}
 
 void wefti_nccl_plan_free(wefti_nccl_plan *plan)
 {
@@ -17,10 +40,12 @@ void wefti_nccl_plan_free(wefti_nccl_plan *plan)
   wefti_lists_free(&plan->lists);
   weft_json_free(plan->json);
   free(plan->chunks);
+  free(plan->patches);
   free(plan);
 }
 
-static weft_err known_keys(const weft_json *info, weft_why *why)
+static weft_err known_keys(const wefti_nccl_engine *engine, const weft_json *info,
+                           weft_why *why)
 {
   /* Those behind shapes are of older clients. */
   static const char *const keys[] = { "names",
@@ -36,12 +61,13 @@ static weft_err known_keys(const weft_json *info, weft_why *why)
     for (const char *const *k = keys; *k != NULL && !known; k++) {
       known = strcmp(*k, weft_json_key(v)) == 0;
     }
+    known = known || (engine->sparse && (strcmp(weft_json_key(v), UPDATES) == 0 ||
+                                         strcmp(weft_json_key(v), VERSION) == 0));
     if (!known) {
       return weft_whyf(why, WEFT_E_INVAL,
                        INVALID
-                       "NCCLWeightTransferUpdateInfo.__init__() got an unexpected "
-                       "keyword argument '%.100s'",
-                       weft_json_key(v));
+                       "%s.__init__() got an unexpected keyword argument '%.100s'",
+                       engine->name, engine->update_class, weft_json_key(v));
     }
   }
   return WEFT_OK;
@@ -88,25 +114,42 @@ static weft_err cut(wefti_nccl_plan *p, weft_why *why)
   return WEFT_OK;
 }
 
-static weft_err fill(wefti_nccl_plan *p, const weft_transfer_who *who, weft_why *why)
+static weft_err fill(const wefti_nccl_engine *engine, wefti_nccl_plan *p,
+                     const weft_transfer_who *who, weft_why *why)
 {
   const weft_json *info = NULL;
-  weft_err err = wefti_lists_entry(WEFTI_NCCL_ENGINE, p->json, who, &info, why);
+  char where[WEFTI_WHERE_MAX];
+  (void)snprintf(where, sizeof where, INVALID, engine->name);
+  weft_err err = wefti_lists_entry(engine->name, p->json, who, &info, why);
   if (err == WEFT_OK) {
-    err = known_keys(info, why);
+    err = known_keys(engine, info, why);
   }
   if (err == WEFT_OK) {
-    err = wefti_packing_read(info, INVALID, &p->packing, why);
+    err = wefti_packing_read(info, where, &p->packing, why);
   }
   if (err == WEFT_OK) {
-    err = wefti_lists_read(WEFTI_NCCL_ENGINE, weft_json_get(info, "names"),
+    err = wefti_lists_read(engine->name, weft_json_get(info, "names"),
                            weft_json_get(info, "dtype_names"),
                            weft_json_get(info, "shapes"), &p->lists, why);
   }
-  return err == WEFT_OK ? cut(p, why) : err;
+  if (err != WEFT_OK) {
+    return err;
+  }
+  const weft_json *version = weft_json_get(info, VERSION);
+  p->pub.base_version = weft_json_str(version);
+  if (p->pub.base_version == NULL && weft_json_kind_of(version) != WEFT_JSON_NONE &&
+      weft_json_kind_of(version) != WEFT_JSON_NULL) {
+    return weft_whyf(why, WEFT_E_INVAL, INVALID "'" VERSION "' is not a string",
+                     engine->name);
+  }
+  const weft_json *updates = weft_json_get(info, UPDATES);
+  return weft_json_kind_of(updates) == WEFT_JSON_NONE
+             ? cut(p, why)
+             : wefti_sparse_read(engine->name, updates, p, why);
 }
 
-weft_err wefti_nccl_plan_make(const wefti_packing *packing, const char *text, size_t len,
+weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine,
+                              const wefti_packing *packing, const char *text, size_t len,
                               const weft_transfer_who *who, wefti_nccl_plan **out,
                               weft_why *why)
 {
@@ -114,14 +157,14 @@ weft_err wefti_nccl_plan_make(const wefti_packing *packing, const char *text, si
   weft_why inner = { 0 };
   wefti_nccl_plan *p = calloc(1, sizeof *p);
   if (p == NULL) {
-    return weft_whyf(why, WEFT_E_NOMEM, "nccl backend: no memory");
+    return weft_whyf(why, WEFT_E_NOMEM, "%s backend: no memory", engine->backend);
   }
   p->packing = *packing;
   weft_err err = weft_json_parse(text, len, &limits, &p->json, &inner);
   if (err != WEFT_OK) {
-    (void)weft_whyf(why, err, INVALID "%.400s", inner.text);
+    (void)weft_whyf(why, err, INVALID "%.400s", engine->name, inner.text);
   } else {
-    err = fill(p, who, why);
+    err = fill(engine, p, who, why);
   }
   if (err != WEFT_OK) {
     wefti_nccl_plan_free(p);
@@ -129,7 +172,9 @@ weft_err wefti_nccl_plan_make(const wefti_packing *packing, const char *text, si
   }
   p->pub = (weft_plan){ .tensors = p->lists.tensors,
                         .count = p->lists.count,
-                        .bytes = p->lists.bytes };
+                        .bytes = p->lists.bytes,
+                        .patches = p->needs_base,
+                        .base_version = p->pub.base_version };
   *out = p;
   return WEFT_OK;
 }

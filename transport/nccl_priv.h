@@ -12,10 +12,19 @@
 #include <stdint.h>
 
 enum {
-  WEFTI_LANES_MAX = 16,     /* packed buffers, or broadcasts that may be under way */
-  WEFTI_HOST_NAME_MAX = 256 /* with the NUL */
+  WEFTI_LANES_MAX = 16,      /* packed buffers, or broadcasts that may be under way */
+  WEFTI_HOST_NAME_MAX = 256, /* with the NUL */
+  WEFTI_WHERE_MAX = 96       /* the beginning of an error's text */
 };
-#define WEFTI_NCCL_ENGINE "NCCLWeightTransferEngine"
+
+/* Which of vLLM's backends is spoken: its names, which clients get to read. */
+typedef struct wefti_nccl_engine {
+  const char *backend, *name, *update_class;
+  bool sparse; /* update_info may bring patches */
+} wefti_nccl_engine;
+#define WEFTI_SPARSE_ENGINE "SparseNCCLWeightTransferEngine"
+const wefti_nccl_engine *wefti_nccl_dense(void);
+const wefti_nccl_engine *wefti_nccl_sparse(void);
 
 typedef struct wefti_packing {
   bool packed;
@@ -39,6 +48,13 @@ typedef struct wefti_chunk {
   bool direct; /* one tensor: to where it stays */
 } wefti_chunk;
 
+/* Elements of one tensor: their indices, then their values, in the patches' buffer. */
+typedef struct wefti_patch {
+  uint64_t count, elements; /* of the patch, of the tensor */
+  unsigned width;           /* bytes of an element */
+  uint64_t indices_at, values_at, end;
+} wefti_patch;
+
 typedef struct wefti_nccl_plan {
   weft_plan pub; /* first member */
   wefti_lists lists;
@@ -47,10 +63,14 @@ typedef struct wefti_nccl_plan {
   wefti_chunk *chunks; /* [chunk_count] */
   size_t chunk_count;
   uint64_t scratch_bytes; /* of the largest chunk that is not direct */
-  bool received;          /* or tried to */
+  wefti_patch *patches;   /* [count]; NULL = the tensors come whole, in chunks */
+  uint64_t patch_bytes;   /* of all */
+  bool needs_base;
+  bool received; /* or tried to */
 } wefti_nccl_plan;
 
 typedef struct wefti_nccl_state {
+  const wefti_nccl_engine *engine;
   wefti_gpu gpu;
   wefti_group group;
   wefti_packing packing; /* of the last init */
@@ -60,11 +80,15 @@ typedef struct wefti_nccl_state {
   wefti_event arrived[WEFTI_LANES_MAX];
   void *scratch[WEFTI_LANES_MAX];
   uint64_t scratch_bytes; /* of each */
+  void *patch_device;     /* [patch_bytes] where patches arrive */
+  uint8_t *patch_host;    /* [patch_bytes] pinned: where they are read */
+  uint64_t patch_bytes;
 } wefti_nccl_state;
 
 /* init_info, checked as far as one worker can.  Errors carry the contract's texts. */
-weft_err wefti_nccl_init_read(const char *text, size_t len, const weft_transfer_who *who,
-                              wefti_nccl_init *out, weft_why *why) WEFT_MUST_USE;
+weft_err wefti_nccl_init_read(const char *engine, const char *text, size_t len,
+                              const weft_transfer_who *who, wefti_nccl_init *out,
+                              weft_why *why) WEFT_MUST_USE;
 /* "packed" and its two numbers in object; out holds what counts without them. */
 weft_err wefti_packing_read(const weft_json *object, const char *where,
                             wefti_packing *out, weft_why *why) WEFT_MUST_USE;
@@ -73,7 +97,8 @@ weft_err wefti_nccl_id_fetch(const wefti_nccl_init *init, wefti_wait *w,
                              wefti_nccl_id *out, weft_why *why) WEFT_MUST_USE;
 
 /* update_info.  *out is written only on WEFT_OK. */
-weft_err wefti_nccl_plan_make(const wefti_packing *packing, const char *text, size_t len,
+weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine,
+                              const wefti_packing *packing, const char *text, size_t len,
                               const weft_transfer_who *who, wefti_nccl_plan **out,
                               weft_why *why) WEFT_MUST_USE;
 void wefti_nccl_plan_free(wefti_nccl_plan *plan); /* NULL is a no-op */
@@ -87,5 +112,21 @@ weft_err wefti_nccl_chunks(wefti_nccl_state *st, const wefti_nccl_plan *plan,
                            void *const *dst, weft_digest *digests, wefti_wait *w,
                            weft_why *why) WEFT_MUST_USE;
 void wefti_lanes_drain(const wefti_nccl_state *st);
+
+/* Patches.  num_updates_list of update_info; plan has its tensors. */
+weft_err wefti_sparse_read(const char *engine, const weft_json *list,
+                           wefti_nccl_plan *plan, weft_why *why) WEFT_MUST_USE;
+/* Buffers and events. */
+weft_err wefti_sparse_ready(wefti_nccl_state *st, const wefti_nccl_plan *plan,
+                            weft_why *why) WEFT_MUST_USE;
+void wefti_sparse_free(wefti_nccl_state *st);
+/* All of plan's patches, then dst = plan's base with them; as wefti_nccl_chunks. */
+weft_err wefti_sparse_receive(wefti_nccl_state *st, const wefti_nccl_plan *plan,
+                              void *const *dst, weft_digest *digests, wefti_wait *w,
+                              weft_why *why) WEFT_MUST_USE;
+/* dst = plan's base with what patch_host holds; nothing is received. */
+weft_err wefti_sparse_apply(wefti_nccl_state *st, const wefti_nccl_plan *plan,
+                            void *const *dst, weft_digest *digests, wefti_wait *w,
+                            weft_why *why) WEFT_MUST_USE;
 
 #endif /* WEFT_TRANSPORT_NCCL_PRIV_H */

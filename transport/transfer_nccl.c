@@ -25,6 +25,7 @@ static void nccl_close(void *state)
   if (gone && wefti_cuda_use(&st->gpu.cuda, st->gpu.device, &why) == WEFT_OK) {
     wefti_lanes_drain(st);
     wefti_lanes_free(st);
+    wefti_sparse_free(st);
   }
   wefti_group_close(&st->group);
   if (gone) {
@@ -33,20 +34,22 @@ static void nccl_close(void *state)
   free(st);
 }
 
-static weft_err nccl_open(const weft_transfer_opts *opts, void **state, weft_why *why)
+static weft_err open_as(const wefti_nccl_engine *engine, const weft_transfer_opts *opts,
+                        void **state, weft_why *why)
 {
   const char *blocking = wefti_env_get("NCCL_COMM_BLOCKING");
   if (blocking != NULL && strcmp(blocking, "0") != 0) {
     return weft_whyf(why, WEFT_E_STATE,
-                     "nccl backend: NCCL_COMM_BLOCKING=%.40s: NCCL would block where it "
+                     "%s backend: NCCL_COMM_BLOCKING=%.40s: NCCL would block where it "
                      "cannot be given up; unset it",
-                     blocking);
+                     engine->backend, blocking);
   }
   wefti_nccl_state *st = calloc(1, sizeof *st);
   weft_why inner = { 0 };
   if (st == NULL) {
-    return weft_whyf(why, WEFT_E_NOMEM, "nccl backend: no memory");
+    return weft_whyf(why, WEFT_E_NOMEM, "%s backend: no memory", engine->backend);
   }
+  st->engine = engine;
   weft_err err = wefti_gpu_open(opts, &st->gpu, &inner);
   if (err == WEFT_OK) {
     st->group.gpu = &st->gpu;
@@ -55,10 +58,20 @@ static weft_err nccl_open(const weft_transfer_opts *opts, void **state, weft_why
   }
   if (err != WEFT_OK) {
     nccl_close(st);
-    return weft_whyf(why, err, "nccl backend: %.480s", inner.text);
+    return weft_whyf(why, err, "%s backend: %.480s", engine->backend, inner.text);
   }
   *state = st;
   return WEFT_OK;
+}
+
+static weft_err nccl_open(const weft_transfer_opts *opts, void **state, weft_why *why)
+{
+  return open_as(wefti_nccl_dense(), opts, state, why);
+}
+
+static weft_err sparse_open(const weft_transfer_opts *opts, void **state, weft_why *why)
+{
+  return open_as(wefti_nccl_sparse(), opts, state, why);
 }
 
 /* What of the environment decides how ranks find and reach each other. */
@@ -112,9 +125,9 @@ static void lose(wefti_nccl_state *st, const char *reason, uint64_t patience_ms)
 static weft_err nccl_check_init(void *state, const char *init_info, size_t len,
                                 const weft_transfer_who *who, weft_why *why)
 {
-  (void)state;
+  const wefti_nccl_state *st = state;
   wefti_nccl_init init;
-  return wefti_nccl_init_read(init_info, len, who, &init, why);
+  return wefti_nccl_init_read(st->engine->name, init_info, len, who, &init, why);
 }
 
 static weft_err old_one_gone(wefti_nccl_state *st, weft_why *why)
@@ -162,7 +175,7 @@ static weft_err nccl_init(void *state, const char *init_info, size_t len,
 {
   wefti_nccl_state *st = state;
   wefti_nccl_init init;
-  weft_err err = wefti_nccl_init_read(init_info, len, who, &init, why);
+  weft_err err = wefti_nccl_init_read(st->engine->name, init_info, len, who, &init, why);
   if (err == WEFT_OK) {
     err = old_one_gone(st, why);
   }
@@ -210,9 +223,10 @@ static weft_err nccl_accept(void *state, const char *update_info, size_t len,
   if (err != WEFT_OK) {
     return err;
   }
-  err = wefti_nccl_plan_make(&st->packing, update_info, len, who, &p, &inner);
+  err = wefti_nccl_plan_make(st->engine, &st->packing, update_info, len, who, &p, &inner);
   if (err == WEFT_OK) {
-    err = wefti_lanes_ready(st, p, &inner);
+    err = p->patches != NULL ? wefti_sparse_ready(st, p, &inner)
+                             : wefti_lanes_ready(st, p, &inner);
   }
   if (err != WEFT_OK) {
     wefti_nccl_plan_free(p);
@@ -240,8 +254,12 @@ static weft_err nccl_receive(void *state, weft_plan *plan, void *const *dst,
   if (err != WEFT_OK) {
     return err;
   }
+  if (plan->patches && plan->base == NULL) {
+    return weft_whyf(why, WEFT_E_INVAL, "patches without what they are applied to");
+  }
   p->received = true;
-  err = wefti_nccl_chunks(st, p, dst, digests, &w, &inner);
+  err = p->patches != NULL ? wefti_sparse_receive(st, p, dst, digests, &w, &inner)
+                           : wefti_nccl_chunks(st, p, dst, digests, &w, &inner);
   if (err != WEFT_OK) {
     lose(st, inner.text, 0);
     /* Something may still write to dst: there is no way back before that has ended. */
@@ -258,7 +276,7 @@ static weft_err nccl_receive(void *state, weft_plan *plan, void *const *dst,
 static void nccl_abandon(void *state, weft_plan *plan)
 {
   wefti_nccl_plan *p = (wefti_nccl_plan *)plan;
-  if (p != NULL && !p->received && p->chunk_count > 0) {
+  if (p != NULL && !p->received && (p->chunk_count > 0 || p->patches != NULL)) {
     lose(state, "an update was accepted and then dropped", ABORT_PATIENCE_MS);
   }
   wefti_nccl_plan_free(p);
@@ -274,9 +292,29 @@ static const weft_transfer_ops nccl_ops = {
   .close = nccl_close,
   .check_init = nccl_check_init,
   .info = nccl_info,
+  .nccl = true,
+};
+
+static const weft_transfer_ops sparse_ops = {
+  .name = "sparse_nccl",
+  .open = sparse_open,
+  .init = nccl_init,
+  .accept = nccl_accept,
+  .receive = nccl_receive,
+  .abandon = nccl_abandon,
+  .close = nccl_close,
+  .check_init = nccl_check_init,
+  .info = nccl_info,
+  .nccl = true,
+  .no_draft = WEFTI_SPARSE_ENGINE " does not support draft model weight updates.",
 };
 
 const weft_transfer_ops *weft_transfer_nccl(void)
 {
   return &nccl_ops;
+}
+
+const weft_transfer_ops *weft_transfer_sparse_nccl(void)
+{
+  return &sparse_ops;
 }

@@ -514,8 +514,8 @@ static void options_are_checked(void **state)
   assert_err(wefti_device_create(&opts, &device, &why), WEFT_E_INVAL);
   opts = (wefti_device_opts){ .size = sizeof opts, .backend = "rdma" };
   assert_err(wefti_device_create(&opts, &device, &why), WEFT_E_UNSUPPORTED);
-  assert_non_null(
-      strstr(why.text, "backend 'rdma' is not known; there are: host, nccl, ipc"));
+  assert_non_null(strstr(
+      why.text, "backend 'rdma' is not known; there are: host, nccl, sparse_nccl, ipc"));
   opts = (wefti_device_opts){ .size = sizeof opts,
                               .backend = "nccl",
                               .cudart = "/nowhere/libcudart.so" };

@@ -397,6 +397,12 @@ static void the_coordinator_comes_back_to_what_all_have(void **state)
   }
   expect_fleet(&w, "uno");
   push(&w, "{\"a\":2}", "two");
+  fleet_crash(&w, C);
+  fleet_restart(&w, C);
+  fleet_run(&w, 400); /* all are in, but an earlier life's grants still run */
+  expect(&w, fleet_call(&w, 1, C, &label.h), WEFT_OK);
+  assert_true(w.answers[1].at_ms - w.answers[1].asked_ms > 1500);
+  expect_fleet(&w, "uno");
   end(&w);
 }
 

@@ -14,12 +14,36 @@ static void check(bool ok)
   }
 }
 
-static void nccl_update(const char *text, size_t len, const weft_transfer_who *who)
+/* Indices and values of each patch, in order, aligned, and inside of the buffer. */
+static void check_patches(const wefti_nccl_plan *p)
+{
+  uint64_t end = 0;
+  bool needs_base = false;
+  check(p->chunk_count == 0 && p->pub.count > 0);
+  for (size_t i = 0; i < p->pub.count; i++) {
+    const wefti_patch *q = &p->patches[i];
+    check(q->count <= q->elements && q->elements * q->width == p->pub.tensors[i].bytes);
+    check(q->indices_at >= end && q->indices_at % 16 == 0 && q->values_at % 16 == 0);
+    check(q->values_at >= q->indices_at + q->count * 4);
+    check(q->end == q->values_at + q->count * q->width);
+    needs_base = needs_base || q->count < q->elements;
+    end = q->end;
+  }
+  check(end == p->patch_bytes && p->pub.patches == needs_base);
+}
+
+static void nccl_update(const wefti_nccl_engine *engine, const char *text, size_t len,
+                        const weft_transfer_who *who)
 {
   const wefti_packing packing = { true, 64, 2 };
   wefti_nccl_plan *p = NULL;
-  if (wefti_nccl_plan_make(&packing, text, len, who, &p, NULL) != WEFT_OK) {
+  if (wefti_nccl_plan_make(engine, &packing, text, len, who, &p, NULL) != WEFT_OK) {
     check(p == NULL);
+    return;
+  }
+  if (p->patches != NULL) {
+    check_patches(p);
+    wefti_nccl_plan_free(p);
     return;
   }
   size_t tensors = 0;
@@ -54,14 +78,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
   }
   const char *text = (const char *)data + 1;
-  if (data[0] % 3 == 0) {
+  if (data[0] % 4 == 0) {
     wefti_nccl_init init;
-    if (wefti_nccl_init_read(text, size - 1, &who, &init, NULL) == WEFT_OK) {
+    if (wefti_nccl_init_read("E", text, size - 1, &who, &init, NULL) == WEFT_OK) {
       check(init.rank > 0 && init.rank < init.ranks);
       check(init.packing.buffers > 0 && init.packing.buffers <= WEFTI_LANES_MAX);
     }
-  } else if (data[0] % 3 == 1) {
-    nccl_update(text, size - 1, &who);
+  } else if (data[0] % 4 == 1) {
+    nccl_update(wefti_nccl_dense(), text, size - 1, &who);
+  } else if (data[0] % 4 == 3) {
+    nccl_update(wefti_nccl_sparse(), text, size - 1, &who);
   } else {
     ipc_update(text, size - 1, &who);
   }

@@ -143,6 +143,29 @@ def send_packed(group, tensors, buffer_bytes):
         group.broadcast(b"".join(chunk), held, 1)
 
 
+def send_patches(group, patches):
+    """patches: name -> (dtype, shape, indices, values): of each the indices, then the values."""
+    for dtype, _, indices, values in patches.values():
+        group.broadcast(struct.pack(f"<{len(indices)}i", *indices), len(indices), 2)
+        group.broadcast(values, len(indices), KINDS[dtype][1])
+
+
+def patched(tensors, patches):
+    """What tensors are like with the patches."""
+    out = dict(tensors)
+    for name, (dtype, shape, indices, values) in patches.items():
+        size, data = KINDS[dtype][0], bytearray(out[name][2])
+        for n, i in enumerate(indices):
+            data[i * size:(i + 1) * size] = values[n * size:(n + 1) * size]
+        out[name] = (dtype, shape, bytes(data))
+    return out
+
+
+def patch_info(patches, **more):
+    return {**update_info({n: (d, s, b"") for n, (d, s, _, _) in patches.items()}),
+            "num_updates_list": [len(i) for _, _, i, _ in patches.values()], **more}
+
+
 class Store(threading.Thread):
     """As much of a TCPStore server as two joining workers need; answers as torch's does."""
 
@@ -263,6 +286,13 @@ class Trainer:
                 send_packed(self.group, tensors if send is None else send, self.packed)
         return self.beside("update_weights", {"update_info": info or update_info(tensors)},
                            query, work)
+
+    def patch(self, patches, info=None, query="", **more):
+        def work():
+            self.group.use()
+            send_patches(self.group, patches)
+        return self.beside("update_weights",
+                           {"update_info": info or patch_info(patches, **more)}, query, work)
 
     def close(self):
         if self.group:

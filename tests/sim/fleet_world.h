@@ -54,7 +54,8 @@ typedef struct fleet_journal {
 typedef struct fleet_engine {
   struct fleet_world *w;
   unsigned index;
-  weft_actor_id actor, journal_actor, link;
+  weft_actor_id actor, journal_actor, keeper, link;
+  uint32_t rank_fenced; /* bit per rank: to be replaced */
   bool alive;
   uint64_t boot, link_boot;
   fleet_journal journal;
@@ -62,6 +63,7 @@ typedef struct fleet_engine {
   wefti_visible visible;             /* as on_visible said last in this life */
   char version[ENGINE_VERSION_MAX + 1];
   unsigned shown;          /* times */
+  int shown_age;           /* which of the fleet's changes it showed last */
   uint64_t first_sequence; /* that this life may give out */
   wefti_upstream upstream; /* as on_upstream said last */
   /* The link to it. */
@@ -70,7 +72,7 @@ typedef struct fleet_engine {
   uint16_t crash_before, crash_after; /* the replica, at its next question of this type */
   uint16_t coordinator_crash;         /* … the coordinator, when it is asked */
   uint16_t double_question;           /* comes twice */
-  uint32_t slow_ms;                   /* on each way */
+  uint32_t slow_ms;                   /* at most, for each message on each way */
 } fleet_engine;
 
 typedef struct fleet_answer {
@@ -96,6 +98,8 @@ typedef struct fleet_world {
   uint64_t kill[8]; /* engines to be crashed after this step */
   unsigned kill_count;
   uint32_t no_rejoin; /* bit per replica: its link is not set up anew */
+  bool strict; /* nobody but the coordinator decides: no operator, no other fleet */
+  bool torn;   /* a crash keeps what the journal had not said to be durable */
   bool broken;
   char why[300];
 } fleet_world;
@@ -113,10 +117,15 @@ void fleet_run(fleet_world *w, uint64_t for_ms);
 void fleet_break(fleet_world *w, const char *fmt, ...) WEFT_PRINTF(2, 3);
 
 /* A process ends; what its journal had not said to be durable is lost. */
-void fleet_crash(fleet_world *w, unsigned engine);
-void fleet_restart(fleet_world *w, unsigned engine);
+void fleet_crash(fleet_world *w, unsigned index);
+void fleet_restart(fleet_world *w, unsigned index);
 void fleet_kill_rank(fleet_world *w, unsigned replica, unsigned rank);
 void fleet_cut(fleet_world *w, unsigned replica, bool cut);
+/* What a rank holds after an update with info. */
+uint64_t fleet_content(const char *info);
+/* Has the coordinator's journal a durable commit of it? */
+bool fleet_is_recorded(const fleet_world *w, uint64_t content);
+bool fleet_was_visible(const fleet_world *w, uint64_t content);
 void fleet_release_journal(fleet_world *w, unsigned engine);
 
 /* Asks engine and runs until it has answered. */

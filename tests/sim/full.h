@@ -78,6 +78,7 @@ typedef struct full_trouble {
   uint32_t device_slow_ms;      /* a job takes up to so long */
   uint16_t ambush_type;         /* frame that the next fault waits for; 0 = none */
   enum { AMBUSH_FREEZE, AMBUSH_KILL, AMBUSH_CUT, AMBUSHES } ambush;
+  uint16_t echo_type;  /* the next answer to such a frame comes to the one after, too */
   bool device_hangs;   /* the next session job does not end until healed */
   bool ignores_cancel; /* a transfer ends well although it was cancelled */
   bool fail_accept, fail_first, fail_receive, corrupt; /* once */
@@ -221,6 +222,8 @@ struct full {
   full_push pushes[FULL_PUSHES];
   unsigned push_count;
   full_held held[FULL_HELD];
+  unsigned leaver; /* a client is to leave its call, has left it, is back (plan_run.c) */
+  unsigned left;   /* the call */
   uint64_t steps;
   /* A fault in the middle of what the actors do: after so many steps. */
   uint64_t strike_in;

@@ -14,6 +14,7 @@ typedef struct frame {
   weft_msg *answer; /* on its way back */
   weft_return to;
   uint64_t corr[2]; /* as asked of the worker, twice when doubled */
+  bool answered;    /* by an echo */
   uint32_t process; /* where it went */
   uint32_t gen;
 } frame;
@@ -24,6 +25,8 @@ typedef struct sim_link {
   bool dying;
   weft_msg *stale; /* an answer that was lost: may come to a later question */
   uint16_t stale_asked;
+  weft_msg *echo; /* an answer that was given: comes to the next such question as well */
+  uint16_t echo_asked;
   frame frames[FRAMES];
 } sim_link;
 
@@ -61,6 +64,36 @@ static void die(weft_ctx *ctx, sim_link *l)
     if (weft_timer_start(ctx, full_random(l->w, DEATH_MS), DEAD_TAG) == 0) {
       weft_stop(ctx, WEFT_E_DOWN);
     }
+  }
+}
+
+static void forget(weft_msg **kept)
+{
+  if (*kept != NULL) {
+    weft_msg_drop(weft_messages(), *kept);
+    *kept = NULL;
+  }
+}
+
+/* What was said to an earlier question of this kind is taken for the answer, long before
+ * the worker has done what f asks for. */
+static void give_echo(weft_ctx *ctx, sim_link *l, frame *f)
+{
+  full_trouble *t = trouble(l);
+  if (l->echo != NULL && l->echo_asked == f->msg->type && t->echo_type == l->echo_asked) {
+    t->echo_type = 0;
+    (void)weft_reply(ctx, f->to, weft_msg_make(ctx, l->echo));
+    f->answered = true;
+    forget(&l->echo);
+  }
+}
+
+static void keep_echo(sim_link *l, const frame *f)
+{
+  if (trouble(l)->echo_type == f->msg->type) {
+    forget(&l->echo);
+    l->echo = weft_msg_dup(weft_messages(), f->answer);
+    l->echo_asked = f->msg->type;
   }
 }
 
@@ -106,6 +139,7 @@ static void deliver(weft_ctx *ctx, sim_link *l, frame *f)
     return;
   }
   f->process = p->index;
+  give_echo(ctx, l, f);
   f->corr[0] = weft_ask(ctx, p->worker, weft_msg_make(ctx, f->msg), 0);
   if (full_random(l->w, 100) < trouble(l)->net_twice) {
     f->corr[1] = weft_ask(ctx, p->worker, weft_msg_make(ctx, f->msg), 0);
@@ -141,28 +175,23 @@ static void take_frame(weft_ctx *ctx, sim_link *l, const weft_msg *msg)
   }
 }
 
-static void forget_stale(sim_link *l)
-{
-  if (l->stale != NULL) {
-    weft_msg_drop(weft_messages(), l->stale);
-    l->stale = NULL;
-  }
-}
-
 static void give_answer(weft_ctx *ctx, sim_link *l, frame *f)
 {
   const bool cross =
       l->stale != NULL && l->stale_asked == f->msg->type && trouble(l)->net_lost != 0;
-  (void)weft_reply(ctx, f->to, weft_msg_make(ctx, cross ? l->stale : f->answer));
-  if (cross) {
-    forget_stale(l);
+  if (!f->answered) {
+    (void)weft_reply(ctx, f->to, weft_msg_make(ctx, cross ? l->stale : f->answer));
   }
+  if (cross) {
+    forget(&l->stale);
+  }
+  keep_echo(l, f);
   frame_free(ctx, f);
 }
 
 static void lose_answer(weft_ctx *ctx, sim_link *l, frame *f, const weft_msg *answer)
 {
-  forget_stale(l);
+  forget(&l->stale);
   l->stale = weft_msg_dup(weft_messages(), answer);
   l->stale_asked = f->msg->type;
   frame_free(ctx, f);
@@ -181,7 +210,9 @@ static void take_answer(weft_ctx *ctx, sim_link *l, const weft_msg *msg)
       if (((const weft_ask_failed_msg *)msg)->reason == WEFT_E_DOWN) {
         die(ctx, l);
       } else if (f->corr[1 - which] == 0 && f->answer == NULL) {
-        (void)weft_reply(ctx, f->to, NULL);
+        if (!f->answered) {
+          (void)weft_reply(ctx, f->to, NULL);
+        }
         frame_free(ctx, f);
       }
       return;
@@ -248,7 +279,8 @@ static weft_err link_init(weft_ctx *ctx, void *self, const void *args)
 static void link_fini(weft_ctx *ctx, void *self)
 {
   sim_link *l = self;
-  forget_stale(l);
+  forget(&l->stale);
+  forget(&l->echo);
   for (unsigned i = 0; i < FRAMES; i++) {
     frame *f = &l->frames[i];
     if (f->msg != NULL && f->corr[0] == 0 && f->answer == NULL) {

@@ -32,6 +32,11 @@ static void strike(full *w, void (*fn)(full *, uint32_t), uint32_t rank, uint32_
 
 static void do_net(full_trouble *t, const plan_action *a)
 {
+  static const uint16_t echoed[] = { WEFT_MSG_W_START,  WEFT_MSG_W_ACCEPT,
+                                     WEFT_MSG_W_GO,     WEFT_MSG_W_FINISH,
+                                     WEFT_MSG_W_FINISH, WEFT_MSG_W_PUBLISH,
+                                     WEFT_MSG_W_ABORT,  WEFT_MSG_W_FINISH };
+  t->echo_type = a->c % 3 == 0 ? echoed[a->c / 4 % 8] : 0;
   static const uint32_t delays[] = { 0, 5, 40, 400, 3000, 6000 };
   t->net_delay_ms = delays[a->b % 6];
   t->net_twice = a->b / 8 % 3 == 0 ? 30 : 0;
@@ -144,6 +149,7 @@ static void at_rank(full *w, const plan_action *a, bool calm)
     do_net(t, a);
     if (calm) { /* nothing is lost, and slow enough to overtake only */
       t->net_lost = 0;
+      t->echo_type = 0;
       t->net_delay_ms = t->net_delay_ms > 40 ? 40 : t->net_delay_ms;
     }
   } else if (a->kind == PLAN_DEVICE) {

@@ -122,25 +122,31 @@ static void do_query(full *w)
   (void)full_post(w, ASKER, &c, 31000);
 }
 
+static void repeat(full *w, unsigned client, const full_call *first, uint32_t timeout_ms)
+{
+  full_call again = { .type = first->type,
+                      .has_version = first->has_version,
+                      .has_expected = first->has_expected,
+                      .draft = first->draft,
+                      .with_session = first->with_session };
+  memcpy(again.key, first->key, sizeof again.key);
+  memcpy(again.version, first->version, sizeof again.version);
+  memcpy(again.expected, first->expected, sizeof again.expected);
+  memcpy(again.session, first->session, sizeof again.session);
+  (void)full_post(w, client, &again, timeout_ms);
+}
+
 /* Somebody repeats a change of before under the same key. */
 static void do_retry(full *w, const plan_action *a)
 {
   const unsigned client = a->a % TALKERS;
   unsigned back = a->b % 4;
+  w->leaver = a->b / 4 % 2 != 0 ? 1 : w->leaver;
   for (unsigned i = w->call_count; i-- > w->first_call;) {
     const full_call *first = &w->calls[i];
     if (first->key[0] != '\0' && back-- == 0) {
-      full_call again = { .type = first->type,
-                          .has_version = first->has_version,
-                          .has_expected = first->has_expected,
-                          .draft = first->draft,
-                          .with_session = first->with_session };
-      memcpy(again.key, first->key, sizeof again.key);
-      memcpy(again.version, first->version, sizeof again.version);
-      memcpy(again.expected, first->expected, sizeof again.expected);
-      memcpy(again.session, first->session, sizeof again.session);
       if (w->clients[client].auto_step == 0) {
-        (void)full_post(w, client, &again, 500 + a->c % 12000);
+        repeat(w, client, first, 500 + a->c % 12000);
       }
       return;
     }
@@ -208,12 +214,49 @@ static void do_gone(full *w, unsigned client)
   w->clients[client].auto_step = 0; /* it crashed; it may come back with an init */
 }
 
+/* TALKERS: none */
+static unsigned idle_client(const full *w)
+{
+  unsigned i = 0;
+  while (i < TALKERS && (w->clients[i].pending || w->clients[i].auto_step != 0)) {
+    i++;
+  }
+  return i;
+}
+
+/* A client hangs up in the middle of a finish, comes back with the same key, and somebody
+ * else would like to take the session over: one thing a millisecond. */
+static void leave(full *w)
+{
+  const unsigned idle = idle_client(w);
+  if (w->leaver == 1) {
+    for (unsigned i = 0; i < TALKERS; i++) {
+      const full_call *c = &w->calls[w->clients[i].call];
+      if (w->clients[i].pending && c->taken && c->key[0] != '\0' && idle < TALKERS) {
+        w->left = w->clients[i].call;
+        w->leaver = 2;
+        do_gone(w, i);
+        return;
+      }
+    }
+  } else if (w->leaver == 2 && idle < TALKERS) {
+    w->leaver = 3;
+    repeat(w, idle, &w->calls[w->left], TRAINER_MS);
+  } else if (w->leaver == 3 && idle < TALKERS) {
+    w->leaver = 0;
+    call_simple(w, idle, WEFT_MSG_CLIENT_INIT, false, TRAINER_MS);
+  }
+}
+
 static void advance(full *w, uint64_t ms)
 {
   const uint64_t until = weft_sim_now_ms(w->sim) + ms;
   do {
     full_run(w, 1);
     trainers_go_on(w);
+    if (w->leaver != 0 && !w->broken) {
+      leave(w);
+    }
   } while (!w->broken && weft_sim_now_ms(w->sim) < until);
 }
 
@@ -254,6 +297,7 @@ static void act(full *w, const plan_action *a, bool calm)
 static void heal(full *w)
 {
   w->strike = NULL;
+  w->leaver = 0;
   weft_sim_fail_alloc(w->sim, 0);
   full_journal_heal(w);
   for (unsigned i = 0; i < FULL_HELD; i++) {

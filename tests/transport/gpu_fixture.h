@@ -33,8 +33,9 @@ typedef struct trainer {
   const uint64_t *sizes; /* [count] */
   size_t count;
   unsigned seed;
-  uint64_t packed;   /* buffer size; UINT64_MAX = unpacked */
-  size_t stop_after; /* broadcasts, then abort; SIZE_MAX = all */
+  const void *const *data; /* [count] of sizes; NULL = patterns of seed */
+  uint64_t packed;         /* buffer size; UINT64_MAX = unpacked */
+  size_t stop_after;       /* broadcasts, then abort; SIZE_MAX = all */
   bool warm_only;
   /* what came of it */
   int code;
@@ -147,7 +148,8 @@ static inline int trainer_send(trainer *t)
   int code = 0;
   for (size_t i = 0; i < t->count && code == 0 && sent < t->stop_after; i++) {
     for (uint64_t b = 0; b < t->sizes[i]; b++) {
-      buffer[held + b] = gpu_pattern(t->seed, i, b);
+      buffer[held + b] =
+          t->data != NULL ? ((const uint8_t *)t->data[i])[b] : gpu_pattern(t->seed, i, b);
     }
     held += t->sizes[i];
     in_chunk++;

@@ -53,7 +53,8 @@ static void chunks_end_behind_the_tensor_that_exceeds(void **state)
                     cases[i].sizes);
     const wefti_packing packing = { true, (uint64_t)cases[i].buffer, 2 };
     wefti_nccl_plan *p = NULL;
-    assert_ok(wefti_nccl_plan_make(&packing, text, (size_t)len, &alone, &p, NULL));
+    assert_ok(wefti_nccl_plan_make(wefti_nccl_dense(), &packing, text, (size_t)len,
+                                   &alone, &p, NULL));
     size_t first = 0, k = 0;
     for (; cases[i].ends[k] != 0; k++) {
       assert_true(k < p->chunk_count);
@@ -75,12 +76,29 @@ static void no_memory_is_an_error_everywhere(void **state)
   FOR_EACH_FAILURE
   {
     wefti_nccl_plan *p = NULL;
-    const weft_err err =
-        wefti_nccl_plan_make(&packing, update, sizeof update - 1, &alone, &p, NULL);
+    const weft_err err = wefti_nccl_plan_make(wefti_nccl_dense(), &packing, update,
+                                              sizeof update - 1, &alone, &p, NULL);
     assert_true((err == WEFT_OK) == (p != NULL));
     assert_true(err == WEFT_OK || err == WEFT_E_NOMEM);
     if (p != NULL) {
       assert_true(p->packing.packed && p->chunk_count == 2 && p->scratch_bytes == 22);
+    }
+    wefti_nccl_plan_free(p);
+    END_UNLESS_FAILED
+  }
+  static const char patches[] =
+      "{\"names\":[\"a\",\"b\"],\"dtype_names\":[\"uint8\",\"bfloat16\"],"
+      "\"shapes\":[[10],[2,3]],\"num_updates_list\":[3,6]}";
+  FOR_EACH_FAILURE
+  {
+    wefti_nccl_plan *p = NULL;
+    const weft_err err = wefti_nccl_plan_make(wefti_nccl_sparse(), &packing, patches,
+                                              sizeof patches - 1, &alone, &p, NULL);
+    assert_true((err == WEFT_OK) == (p != NULL));
+    assert_true(err == WEFT_OK || err == WEFT_E_NOMEM);
+    if (p != NULL) {
+      assert_true(p->pub.patches && p->pub.tensors[0].patched &&
+                  !p->pub.tensors[1].patched && p->patch_bytes == 32 + 32 + 12);
     }
     wefti_nccl_plan_free(p);
     END_UNLESS_FAILED
@@ -90,18 +108,20 @@ static void no_memory_is_an_error_everywhere(void **state)
   FOR_EACH_FAILURE
   {
     wefti_nccl_init out;
-    const weft_err err = wefti_nccl_init_read(init, sizeof init - 1, &alone, &out, NULL);
+    const weft_err err =
+        wefti_nccl_init_read("E", init, sizeof init - 1, &alone, &out, NULL);
     assert_true(err == WEFT_OK || err == WEFT_E_NOMEM);
     END_UNLESS_FAILED
   }
   FOR_EACH_FAILURE
   {
-    const weft_transfer_ops *all[] = { weft_transfer_nccl(), weft_transfer_ipc() };
+    const weft_transfer_ops *all[] = { weft_transfer_nccl(), weft_transfer_sparse_nccl(),
+                                       weft_transfer_ipc() };
     const weft_device_opts device = { .size = sizeof device,
                                       .cudart = WEFT_FAKE_CUDART,
                                       .nccl = WEFT_FAKE_NCCL };
     const weft_transfer_opts opts = { .size = sizeof opts, .device = &device };
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 3; i++) {
       void *backend = NULL;
       const weft_err err = all[i]->open(&opts, &backend, NULL);
       assert_true((err == WEFT_OK) == (backend != NULL));

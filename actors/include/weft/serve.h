@@ -27,7 +27,7 @@ typedef struct weft_worker_opts {
   const char *join;     /* announce there; NULL: a child, says so over its lifeline */
   const char *join_token;
   uint64_t join_timeout_ms; /* 0 = 60,000 */
-  const char *backend;      /* "host", "nccl" or "ipc"; NULL = "host" */
+  const char *backend;      /* "host", "nccl", "sparse_nccl" or "ipc"; NULL = "host" */
   const char *weights_root, *tcp_allow;
   unsigned copy_threads;
   uint32_t tp, pp;

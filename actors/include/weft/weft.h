@@ -63,7 +63,7 @@ typedef struct weft_engine_opts {
   uint32_t dp_size,
       dp_index; /* replicas of which this is one; 0 counts as 1 (index as 0) */
   const char *worker_program; /* PROCESSES: called as "<program> worker --rank …" */
-  const char *backend;        /* "host", "nccl" or "ipc"; NULL = "host" */
+  const char *backend;        /* "host", "nccl", "sparse_nccl" or "ipc"; NULL = "host" */
   const char *engine_id;      /* NULL = a random one */
   const char
       *run_dir; /* private folder for sockets; NULL = a new one, removed at the end */

@@ -136,19 +136,41 @@ MUTATIONS = [
     ("draft-push-drops-main", "a session's result holds its own set only", [
         ("actors/device_install.c", "if (!s->foreign && (own || !s->alone)) {",
          "if (!s->foreign && own) {")]),
-]
-
-# Not caught yet within 900 seeds: the simulator has to get better at these.
-NOT_CAUGHT = [
     ("answer-without-op", "an answer is matched without its operation id", [
         (ENGINE + "round.c", " ||\n      env->op != r->op) {", ") {")]),
+    # The rule of rounds alone does no harm: before the record is issued every rank is looked
+    # at once more.  Both are taken away.
     ("absent-rank-finishes", "FINISH goes through although a rank is absent", [
         (ENGINE + "round.c", "  return phase == PHASE_PUBLISH || phase == PHASE_ABORT;",
          "  return phase == PHASE_PUBLISH || phase == PHASE_ABORT || "
-         "phase == PHASE_FINISH;")]),
-    # Not within 3,000 seeds either; test_engine_core finds it.
+         "phase == PHASE_FINISH;"),
+        (ENGINE + "commit.c",
+         "    if (engine_member_usable(m) && m->incarnation == r->incarnation &&\n"
+         "        r->state == REPLY_OK) {",
+         "    if (m->incarnation == r->incarnation && r->state == REPLY_OK) {")]),
     ("repeat-taken-over", "a call counts as left although a repeat waits for its answer", [
         (ENGINE + "idem.c",
          "  return !call->caller_gone || (call->idem != NULL && call->idem->waiter_count > 0);",
          "  return !call->caller_gone;")]),
+]
+
+# The same with weft-sim --fleet.
+FLEET_MUTATIONS = [
+    ("shown-when-published", "a replica shows what it has published before the coordinator "
+     "says so", [
+        (ENGINE + "upstream.c", "  if (up->seen >= up->next_sequence) {", "  {"),
+        (ENGINE + "upstream.c", "  } else {\n    engine_publish_status(ctx, e);\n  }\n}",
+         "  }\n}")]),
+    ("vote-taken-back", "a replica that is cut off aborts what it has voted for", [
+        (ENGINE + "grant.c", "  if (e->session.upstream && open && s != WEFTI_PREPARED) {",
+         "  if (e->session.upstream && open) {")]),
+    ("presumed-commit", "a coordinator that has no record of a change says committed", [
+        (ENGINE + "fleet.c", "                                       .committed = r != NULL,",
+         "                                       .committed = 1,")]),
+    ("grant-not-nested", "ranks may serve for longer than their engine", [
+        (ENGINE + "grant.c", "  return left < e->args.grant_ms ? (uint32_t)left : e->args.grant_ms;",
+         "  return left == 0 ? 0 : e->args.grant_ms;")]),
+    ("does-not-settle", "a restarted coordinator goes on while earlier grants run", [
+        (ENGINE + "fleet.c", "         weft_now_ms(ctx) >= e->boot_ms + e->args.fence_ms;",
+         "         weft_now_ms(ctx) >= e->boot_ms;")]),
 ]

@@ -26,6 +26,7 @@ typedef struct weft_plan_tensor {
   uint64_t bytes;       /* of shape and dtype */
   weft_dtype dtype;
   unsigned ndim; /* 0 = scalar */
+  bool patched;  /* some of its elements come; the others are those of plan.base */
 } weft_plan_tensor;
 
 /* What an update will bring, checked as far as it can be before bytes move.  Owned by the
@@ -39,6 +40,12 @@ typedef struct weft_plan {
    * has written none.  NULL = nobody needs to know.  The host backend's only. */
   void (*on_write)(void *arg);
   void *on_write_arg;
+  /* Some tensors are patched.  base is set between accept and receive by whoever gives
+   * room, [count] in the memory of dst, only read: what a patched one is like otherwise.
+   */
+  bool patches;
+  const void *const *base;
+  const char *base_version; /* that it says it builds on; NULL = it does not say */
 } weft_plan;
 
 typedef struct weft_transfer_opts {
@@ -92,6 +99,8 @@ typedef struct weft_transfer_ops {
   weft_err (*check_init)(void *state, const char *init_info, size_t len,
                          const weft_transfer_who *who, weft_why *why);
   void (*info)(void *state, weft_device_info *out); /* NULL: no device */
+  bool nccl;                                        /* needs libnccl */
+  const char *no_draft; /* what a draft session is refused with; NULL: it is not */
 } weft_transfer_ops;
 
 /* The host backend.  init_info {}.  update_info:
@@ -138,12 +147,26 @@ enum { WEFT_HOST_LINE_MAX = 4096 };
  * makes no progress calls: whoever watches them replaces the process. */
 WEFT_API const weft_transfer_ops *weft_transfer_nccl(void);
 
+/* sparse_nccl: nccl, and beside whole tensors patches of them: update_info has
+ * num_updates_list, how many elements of each tensor come, and shapes are those of the
+ * whole tensors.  For each in order one broadcast of the indices (int32, row-major flat)
+ * and one of the values.  All of a call are there before the first is applied, block by
+ * block through pinned memory: a tensor that is patched crosses to the host once, for its
+ * digest, and those blocks back that changed.  An index that is negative, too large or
+ * given twice fails the update by its tensor's name.  base_version of update_info may
+ * name the version that it builds on: nothing moves when that is another one. */
+WEFT_API const weft_transfer_ops *weft_transfer_sparse_nccl(void);
+
 /* ipc: the trainer is on the same GPU and names its tensors by CUDA IPC handles.
  * init_info {"packed":bool} (not needed: handles say what they are); update_info is that
  * of vLLM's ipc backend with ipc_handles_pickled, read without evaluating anything and
  * only with opts.allow_ipc_pickle (DENIED).  When receive returns, every byte has been
  * copied and the trainer's reference counters are counted down, once for each export. */
 WEFT_API const weft_transfer_ops *weft_transfer_ipc(void);
+
+/* By its name in ops; NULL = host.  NULL: there is no such backend. */
+WEFT_API const weft_transfer_ops *weft_transfer_named(const char *name);
+#define WEFT_TRANSFER_NAMES "host, nccl, sparse_nccl, ipc"
 
 WEFT_END_DECLS
 
