@@ -522,6 +522,9 @@ void engine_publish_worker(weft_ctx *ctx, engine *e, const engine_member *m,
                            const char *what);
 void engine_publish_status(weft_ctx *ctx, engine *e);
 const char *engine_member_state_name(engine_member_state state);
+/* The same as others are told it: a rank whose bytes are written over in place holds
+ * nothing that it could be ready with. */
+const char *engine_member_shown(const engine *e, const engine_member *m);
 void engine_session_id(const engine *e, uint64_t epoch, char *out, size_t cap);
 uint64_t engine_session_epoch(const engine *e, weft_str id); /* 0 = not one of ours */
 

@@ -277,14 +277,18 @@ static void put_engine(text *t, const engine *e)
 
 static void put_workers(text *t, const engine *e)
 {
-  uint64_t in[MEMBER_LOST + 1] = { 0 };
-  for (uint32_t i = 0; i < e->world; i++) {
-    in[e->members[i].state]++;
+  const char *states[MEMBER_LOST + 3] = { [MEMBER_LOST + 1] = "poisoned",
+                                          [MEMBER_LOST + 2] = "updating" };
+  for (unsigned s = 0; s <= MEMBER_LOST; s++) {
+    states[s] = engine_member_state_name((engine_member_state)s);
   }
   head(t, "weft_workers", "gauge", "Workers by state.");
-  for (unsigned s = 0; s <= MEMBER_LOST; s++) {
-    put(t, "weft_workers{state=\"%s\"} %" PRIu64 "\n",
-        engine_member_state_name((engine_member_state)s), in[s]);
+  for (size_t s = 0; s < sizeof states / sizeof states[0]; s++) {
+    uint64_t in = 0;
+    for (uint32_t i = 0; i < e->world; i++) {
+      in += strcmp(engine_member_shown(e, &e->members[i]), states[s]) == 0;
+    }
+    put(t, "weft_workers{state=\"%s\"} %" PRIu64 "\n", states[s], in);
   }
   number(t, "weft_workers_fenced_total", "counter", "Workers that were cut off.",
          e->metrics.fenced);

@@ -116,8 +116,7 @@ static void write_session(weft_ctx *ctx, weft_json_writer *w, const engine *e)
   weft_jw_end(w);
 }
 
-/* A rank whose bytes are written over holds nothing that it could be ready with. */
-static const char *member_state(const engine *e, const engine_member *m)
+const char *engine_member_shown(const engine *e, const engine_member *m)
 {
   if (!engine_member_usable(m) || m->reported.poisoned == 0) {
     return engine_member_state_name(m->state);
@@ -134,12 +133,14 @@ static void write_worker(weft_json_writer *w, const engine *e, const engine_memb
   if (e->fleet.replicas != NULL) {
     engine_fleet_replica(w, e, m->rank);
   }
-  weft_jw_str(w, "state", member_state(e, m));
+  weft_jw_str(w, "state", engine_member_shown(e, m));
   weft_jw_str(w, "phase", in ? phase_name(r->phase) : "");
   engine_jw_hex64(w, "incarnation", m->incarnation);
   weft_jw_u64(w, "pid", m->pid);
   weft_jw_u64(w, "sequence", in ? r->weights_sequence : 0);
-  engine_jw_digest(w, "digest", in ? r->weights_sequence : 0, r->digest_hi, r->digest_lo);
+  const bool whole = in && r->poisoned == 0; /* bytes written over have no digest */
+  engine_jw_digest(w, "digest", whole ? r->weights_sequence : 0, r->digest_hi,
+                   r->digest_lo);
   weft_jw_u64(w, "tensors", in ? r->tensors : 0);
   weft_jw_u64(w, "bytes", in ? r->bytes : 0);
   weft_jw_u64(w, "received", in ? r->received : 0);

@@ -70,6 +70,8 @@ def is_poisoned(w, ranks=(0, 1)):
     s = w.status()
     check(s["poisoned"] and "poisoned" in s["poisoned"], f"the status says so: {s['poisoned']}")
     same([s["workers"][r]["state"] for r in ranks], ["poisoned"] * len(ranks), "states of the ranks")
+    same([s["workers"][r]["digest"] for r in ranks], [None] * len(ranks), "bytes that are no set have no digest")
+    check(f'\nweft_workers{{state="poisoned"}} {len(ranks)}\n' in w.get("/metrics").body.decode(), "the metric")
     same((s["version"], s["weights_sequence"], s["digest"]), ("default", 0, None), "no version is live")
     same(w.version(), "default", "/weight_info")
     r = w.get("/ready")
