@@ -1,7 +1,8 @@
 /* engine.h -- private to the engine_*.c files: the state of engine_core and the parts it
  * is made of.  Everything here runs on the engine's loop.
  *
- *   engine_core.c     dispatch: who may do what now, who waits
+ *   engine_core.c     the actor: its messages, its timers
+ *   engine_dispatch.c who may do what now
  *   engine_wait.c     calls that wait for their turn
  *   engine_call.c     one client call from arrival to its one answer
  *   engine_idem.c     Idempotency-Key
@@ -10,7 +11,8 @@
  *   engine_round.c    one message to every rank, gathered under a deadline
  *   engine_members.c  who is in, heartbeats, grants, fencing
  *   engine_status.c   status and events as JSON
- *   engine_check.c    questions that only workers can answer
+ *   engine_query.c    questions of clients
+ *   engine_check.c    … that only workers can answer
  *   engine_rearm.c    timers that found no memory, again
  *   engine_pause.c    the pause flag
  *   engine_metrics.c  counters
@@ -354,8 +356,10 @@ enum {
 #define ENGINE_TAG(what, low) (((uint64_t)(what) << 32) | (uint32_t)(low))
 
 /* ---- engine_core.c */
-void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
 void engine_move(weft_ctx *ctx, engine *e, wefti_session_state to);
+
+/* ---- engine_dispatch.c */
+void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
 /* Answers the call under way, which will come to nothing. */
 void engine_fail_running(weft_ctx *ctx, engine *e, const char *why);
 void engine_cache_reset(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
@@ -564,11 +568,15 @@ void engine_sources_reset(weft_ctx *ctx, engine *e);
 void engine_sources_add(weft_ctx *ctx, engine *e, const weft_buf *info);
 weft_buf *engine_sources_of_finish(engine *e); /* NULL = cannot be had again */
 
-/* ---- engine_check.c */
+/* ---- engine_query.c */
 void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q);
+
+/* ---- engine_check.c */
 void engine_check_begin(weft_ctx *ctx, engine *e, engine_call *call);
 /* The coordinator's question; takes call, which is not a client's. */
 void engine_check_upstream(weft_ctx *ctx, engine *e, engine_call *call);
+/* The live table of the first rank, for a client's query. */
+void engine_check_weights(weft_ctx *ctx, engine *e, weft_return ret);
 bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg);
 void engine_check_fini(weft_ctx *ctx, engine *e);
 

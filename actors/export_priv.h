@@ -1,6 +1,6 @@
-/* export_priv.h -- between export_map.c and export_keep.c: what a parent knows of the
- * installed weights of its workers, the living and those of before.  Not here: what
- * travels (exports.h). */
+/* export_priv.h -- between export_map.c, export_pin.c, export_keep.c and export_bury.c:
+ * what a parent knows of the installed weights of its workers, the living and those of
+ * before.  Not here: what travels (exports.h). */
 #ifndef WEFT_ACTORS_EXPORT_PRIV_H
 #define WEFT_ACTORS_EXPORT_PRIV_H
 
@@ -77,6 +77,8 @@ static inline bool export_has_digest(const export_import *im, const uint64_t dig
 /* ---- export_map.c */
 /* Loop 0: frees what is retired and not read, and tells the worker.  arg: a seat. */
 void export_sweep(void *arg);
+
+/* ---- export_pin.c; any thread */
 /* Its bytes are, or were, written over in place and not published. */
 bool export_is_dirty(const export_import *im);
 /* A reader's end; close: nobody is to come after it. */

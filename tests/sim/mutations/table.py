@@ -19,7 +19,7 @@ MUTATIONS = [
         ("actors/weight_store.c", "    fill_locked(store, index, s, epoch);\n",
          "    fill_locked(store, index, s, epoch);\n    point_locked(store, index);\n")]),
     ("abort-after-issue", "abort_weight_update ends a session whose record was issued", [
-        (ENGINE + "core.c",
+        (ENGINE + "dispatch.c",
          "  if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {\n"
          "    engine_wait_for_turn(ctx, e, call);\n    return;\n  }\n  const char *reason",
          "  if (s == WEFTI_ABORTING) {\n"
@@ -62,7 +62,7 @@ MUTATIONS = [
          "  next->sequence = ++e->visible.sequence;\n"
          "  next->at_ms = weft_wall_ms(ctx);\n  next->declared = true;")]),
     ("label-does-not-wait", "a label does not wait for the change under way", [
-        (ENGINE + "core.c",
+        (ENGINE + "dispatch.c",
          "  if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_PREPARED ||\n"
          "      s == WEFTI_COMMITTING) {",
          "  if (s == WEFTI_COMMITTING && e->waiting_count > 8) {")]),
@@ -75,7 +75,7 @@ MUTATIONS = [
         ("actors/worker.c", "  if (ask->base_sequence <= st.weights_sequence) {",
          "  if (ask->base_sequence < st.weights_sequence) {")]),
     ("live-caller-taken-over", "a new init takes over while a living caller's call runs", [
-        (ENGINE + "core.c", "  if (e->call != NULL && engine_call_wanted(e->call)) {",
+        (ENGINE + "dispatch.c", "  if (e->call != NULL && engine_call_wanted(e->call)) {",
          "  if (e->call != NULL && e->call->caller == 0) {")]),
     ("record-not-awaited", "PUBLISH is sent without waiting for the record", [
         (ENGINE + "commit.c", "  if (e->args.journal == 0) {\n    engine_record_done",
@@ -130,7 +130,7 @@ MUTATIONS = [
          "  e->session.alone = false;"),
         (ENGINE + "sets.c", "} else if (kept != wanted) {", "} else if (kept > wanted) {")]),
     ("draft-push-without-main", "a draft push brings a rank back that has no main set", [
-        (ENGINE + "core.c", "s == WEFTI_IDLE && call->draft && engine_set_is_lost(e, SET_MAIN)",
+        (ENGINE + "dispatch.c", "s == WEFTI_IDLE && call->draft && engine_set_is_lost(e, SET_MAIN)",
          "s == WEFTI_IDLE && call->draft && e->world == 0"),
         (ENGINE + "sets.c", "} else if (kept != wanted) {", "} else if (kept > wanted) {")]),
     ("draft-push-drops-main", "a session's result holds its own set only", [
