@@ -261,7 +261,7 @@ weft_err wefti_group_join(wefti_group *group, const wefti_nccl_id *id, int rank,
       group->nccl.CommInitRankConfig(&group->comm, ranks, *id, rank, &config);
   const char *phase = "joining";
   err = wefti_group_settle(group, code, w, "ncclCommInitRankConfig", &inner);
-  if (err == WEFT_OK) {
+  if (err == WEFT_OK && !group->no_warm_up) {
     phase = "warm-up all_reduce";
     err = warm_up(group, w, &inner);
   }

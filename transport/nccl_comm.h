@@ -13,15 +13,16 @@ typedef struct wefti_group {
   wefti_nccl nccl;
   wefti_comm comm; /* NULL = none */
   int rank, ranks;
+  bool no_warm_up;     /* of joining: the trainer makes none */
   wefti_stream stream; /* of warm-ups and unpacked broadcasts */
   wefti_event done;
   void *words;        /* two floats of device memory: warm-up, and count 0 */
   wefti_abort *stuck; /* did not come back yet */
 } wefti_group;
 
-/* Joins ranks others as rank and makes the warm-up all_reduce.  group has no
- * communicator. w: limits and cancel; its check is set here.  On failure there is none
- * either. */
+/* Joins ranks others as rank and makes the warm-up all_reduce, but for no_warm_up.  group
+ * has no communicator. w: limits and cancel; its check is set here.  On failure there is
+ * none either. */
 weft_err wefti_group_join(wefti_group *group, const wefti_nccl_id *id, int rank,
                           int ranks, wefti_wait *w, weft_why *why) WEFT_MUST_USE;
 /* To be called with what a NCCL function returned: waits while it is in progress. */

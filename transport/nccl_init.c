@@ -12,7 +12,7 @@
 #define INVALID "Invalid init_info for %s: "
 #define DATACLASS "NCCLWeightTransferInitInfo" /* of the sparse engine too */
 
-enum { BUFFER_BYTES = 1 << 30, BUFFERS = 2, PORT_MAX = 65535 };
+enum { BUFFER_BYTES = 1 << 30, BUFFERS = 2, PORT_MAX = 65535, TORCH_RANKS_MAX = 128 };
 
 static_assert(sizeof(wefti_nccl_id) == WEFT_NCCL_ID, "id");
 
@@ -69,7 +69,7 @@ static weft_err known_keys(const char *engine, const weft_json *root, weft_why *
     for (const char *const *k = keys; *k != NULL && !known; k++) {
       known = strcmp(*k, weft_json_key(v)) == 0;
     }
-    if (!known) {
+    if (!known && !wefti_nccl_profile_key(weft_json_key(v), root)) {
       return weft_whyf(why, WEFT_E_INVAL,
                        INVALID DATACLASS
                        ".__init__() got an unexpected keyword argument '%.100s'",
@@ -198,6 +198,23 @@ static weft_err read_meeting(const char *engine, const weft_json *root,
                         : weft_whyf(why, WEFT_E_INVAL, DATACLASS ": %.400s", inner.text);
 }
 
+static weft_err torch_fits(const char *engine, const wefti_nccl_init *init, weft_why *why)
+{
+  if (init->has_id) {
+    return weft_whyf(why, WEFT_E_INVAL,
+                     INVALID "profile torch-group has its id in the trainer's store: "
+                             "master_address and master_port, not nccl_unique_id_b64",
+                     engine);
+  }
+  if (init->ranks > TORCH_RANKS_MAX) {
+    return weft_whyf(why, WEFT_E_INVAL,
+                     INVALID "world_size %d: torch makes groups of more than %d ranks by "
+                             "several ids, which is not supported",
+                     engine, init->ranks, TORCH_RANKS_MAX);
+  }
+  return WEFT_OK;
+}
+
 weft_err wefti_nccl_init_read(const char *engine, const char *text, size_t len,
                               const weft_transfer_who *who, wefti_nccl_init *out,
                               weft_why *why)
@@ -214,6 +231,9 @@ weft_err wefti_nccl_init_read(const char *engine, const char *text, size_t len,
     err = weft_whyf(why, WEFT_E_INVAL, INVALID "not an object", engine);
   }
   if (err == WEFT_OK) {
+    err = wefti_nccl_profile_read(engine, root, &init, why);
+  }
+  if (err == WEFT_OK) {
     err = known_keys(engine, root, why);
   }
   if (err == WEFT_OK) {
@@ -226,6 +246,9 @@ weft_err wefti_nccl_init_read(const char *engine, const char *text, size_t len,
   }
   if (err == WEFT_OK) {
     err = read_ranks(engine, root, who, &init, why);
+  }
+  if (err == WEFT_OK && init.torch) {
+    err = torch_fits(engine, &init, why);
   }
   weft_json_free(root);
   if (err == WEFT_OK) {

@@ -14,7 +14,9 @@
 enum {
   WEFTI_LANES_MAX = 16,      /* packed buffers, or broadcasts that may be under way */
   WEFTI_HOST_NAME_MAX = 256, /* with the NUL */
-  WEFTI_WHERE_MAX = 96       /* the beginning of an error's text */
+  WEFTI_WHERE_MAX = 96,      /* the beginning of an error's text */
+  WEFTI_ID_KEYS = 2,
+  WEFTI_ID_KEY_MAX = 320 /* with the NUL */
 };
 
 /* Which of vLLM's backends is spoken: its names, which clients get to read. */
@@ -32,6 +34,14 @@ typedef struct wefti_packing {
   unsigned buffers;      /* 1..WEFTI_LANES_MAX */
 } wefti_packing;
 
+/* How long init waits for an id in the trainer's store: torch makes communicators, and so
+ * ids, with the first collective of a group, which may come after init has answered. */
+typedef enum wefti_look {
+  WEFTI_LOOK_ON,
+  WEFTI_LOOK_SHORTLY,
+  WEFTI_LOOK_LATER
+} wefti_look;
+
 typedef struct wefti_nccl_init {
   wefti_packing packing;
   int rank, ranks;
@@ -39,6 +49,10 @@ typedef struct wefti_nccl_init {
   wefti_nccl_id id;
   char host[WEFTI_HOST_NAME_MAX];
   uint16_t port;
+  bool torch; /* profile torch-group: a raw id, no warm-up */
+  wefti_look look;
+  char keys[WEFTI_ID_KEYS][WEFTI_ID_KEY_MAX]; /* where the id may be, [key_count] */
+  size_t key_count;
 } wefti_nccl_init;
 
 /* What one broadcast brings. */
@@ -76,6 +90,8 @@ typedef struct wefti_nccl_state {
   wefti_packing packing; /* of the last init */
   weft_why lost;         /* why there is no communicator any more; err WEFT_OK = never
                             was one */
+  bool later;            /* the communicator is made by the first receive, from */
+  wefti_nccl_init init;  /* the last init */
   wefti_stream lanes[WEFTI_LANES_MAX];
   wefti_event arrived[WEFTI_LANES_MAX];
   void *scratch[WEFTI_LANES_MAX];
@@ -92,9 +108,17 @@ weft_err wefti_nccl_init_read(const char *engine, const char *text, size_t len,
 /* "packed" and its two numbers in object; out holds what counts without them. */
 weft_err wefti_packing_read(const weft_json *object, const char *where,
                             wefti_packing *out, weft_why *why) WEFT_MUST_USE;
-/* The id in the trainer's store.  Errors: as weft_tcpstore_open and _get. */
-weft_err wefti_nccl_id_fetch(const wefti_nccl_init *init, wefti_wait *w,
-                             wefti_nccl_id *out, weft_why *why) WEFT_MUST_USE;
+/* What profile says: keys of the id, and how they are looked for.  engine: as in texts.
+ */
+weft_err wefti_nccl_profile_read(const char *engine, const weft_json *root,
+                                 wefti_nccl_init *out, weft_why *why) WEFT_MUST_USE;
+/* Is key of init_info one that belongs to a profile, and may it be there? */
+bool wefti_nccl_profile_key(const char *key, const weft_json *root);
+/* The id in the trainer's store, which joins (once in a store's life) or not.  Errors: as
+ * weft_tcpstore_open and _get; NOT_YET: it is not there after as long as look says. */
+weft_err wefti_nccl_id_fetch(const wefti_nccl_init *init, bool joins, wefti_look look,
+                             wefti_wait *w, wefti_nccl_id *out, weft_why *why)
+    WEFT_MUST_USE;
 
 /* update_info.  *out is written only on WEFT_OK. */
 weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine,

@@ -1,5 +1,6 @@
-/* The NCCL id in the trainer's TCPStore, as vLLM's StatelessProcessGroup puts it there.
- * The store's client lives on a loop; the device thread runs one of its own for this. */
+/* The NCCL id in the trainer's TCPStore, as vLLM's StatelessProcessGroup or a process
+ * group of torch's puts it there. The store's client lives on a loop; the device thread
+ * runs one of its own for this. */
 #include "nccl_priv.h"
 #include "weft/pickle.h"
 #include "weft/runtime.h"
@@ -7,9 +8,10 @@
 
 #include <stdio.h>
 
-#define ID_KEY "/broadcast_from/0/0" /* the first thing that rank 0 tells all others */
-
-enum { LOOK_MS = 5 };
+enum {
+  LOOK_MS = 5,
+  SHORTLY_MS = 1000 /* an id that is there at once is there by then */
+};
 
 typedef struct meeting {
   weft_runtime *rt;
@@ -17,7 +19,8 @@ typedef struct meeting {
   weft_alarm *look; /* at cancel and deadline */
   wefti_wait *wait;
   const wefti_nccl_init *init;
-  const char *phase;
+  wefti_look how;
+  char phase[WEFTI_ID_KEYS * WEFTI_ID_KEY_MAX + 64];
   wefti_nccl_id id;
   weft_err err;
   weft_why why;
@@ -48,25 +51,39 @@ static void on_value(void *arg, const weft_tcpstore_answer *answer)
   meeting *m = arg;
   weft_why inner = { 0 };
   if (answer->err != WEFT_OK) {
-    end(m, answer->err, answer->text);
+    const bool later = answer->err == WEFT_E_TIMEOUT && m->how == WEFTI_LOOK_SHORTLY;
+    end(m, later ? WEFT_E_NOT_YET : answer->err, answer->text);
     return;
   }
-  m->phase = "reading the NCCL id";
-  const weft_err err =
+  (void)snprintf(m->phase, sizeof m->phase, "reading the NCCL id (%s)",
+                 m->init->keys[answer->which]);
+  weft_err err =
       weft_nccl_id_read(answer->value, answer->len, (uint8_t *)m->id.bytes, &inner);
+  if (m->init->torch && answer->len != WEFT_NCCL_ID) {
+    err = weft_whyf(&inner, WEFT_E_PROTO, "%zu bytes, torch's are %d", answer->len,
+                    WEFT_NCCL_ID);
+  }
   end(m, err, inner.text);
 }
 
 static void on_open(void *arg, const weft_tcpstore_answer *answer)
 {
-  static const char *const keys[] = { ID_KEY };
   meeting *m = arg;
-  if (answer->err != WEFT_OK) {
-    end(m, answer->err, answer->text);
+  const wefti_nccl_init *init = m->init;
+  if (answer->err != WEFT_OK || m->how == WEFTI_LOOK_LATER) {
+    end(m, answer->err != WEFT_OK ? answer->err : WEFT_E_NOT_YET, answer->text);
     return;
   }
-  m->phase = "waiting for the NCCL id (" ID_KEY ")";
-  const weft_err err = weft_tcpstore_get(m->store, keys, 1, left_ms(m), on_value, m);
+  const char *keys[WEFTI_ID_KEYS];
+  for (size_t i = 0; i < init->key_count; i++) {
+    keys[i] = init->keys[i];
+  }
+  (void)snprintf(m->phase, sizeof m->phase, "waiting for the NCCL id (%s%s%s)", keys[0],
+                 init->key_count > 1 ? " or " : "", init->key_count > 1 ? keys[1] : "");
+  uint64_t ms = left_ms(m);
+  ms = m->how == WEFTI_LOOK_SHORTLY && ms > SHORTLY_MS ? SHORTLY_MS : ms;
+  const weft_err err =
+      weft_tcpstore_get(m->store, keys, init->key_count, ms, on_value, m);
   if (err != WEFT_OK) {
     end(m, err, weft_strerror(err));
   }
@@ -84,14 +101,14 @@ static void on_look(void *arg)
   }
 }
 
-static weft_err begin(meeting *m, weft_why *why)
+static weft_err begin(meeting *m, bool joins, weft_why *why)
 {
   weft_loop *loop = weft_runtime_loop(m->rt, 0);
   const weft_tcpstore_opts opts = { .size = sizeof opts,
                                     .host = m->init->host,
                                     .port = m->init->port,
                                     .timeout_ms = left_ms(m),
-                                    .join = true,
+                                    .join = joins,
                                     .value_max = WEFT_NCCL_ID_VALUE_MAX };
   weft_err err = weft_alarm_create(loop, on_look, m, &m->look);
   if (err != WEFT_OK) {
@@ -105,16 +122,16 @@ static weft_err begin(meeting *m, weft_why *why)
                                     m->init->host, m->init->port, inner.text);
 }
 
-weft_err wefti_nccl_id_fetch(const wefti_nccl_init *init, wefti_wait *w,
-                             wefti_nccl_id *out, weft_why *why)
+weft_err wefti_nccl_id_fetch(const wefti_nccl_init *init, bool joins, wefti_look look,
+                             wefti_wait *w, wefti_nccl_id *out, weft_why *why)
 {
   const weft_runtime_opts opts = { .size = sizeof opts, .loops = 1 };
-  meeting m = { .init = init, .wait = w, .phase = "connecting" };
+  meeting m = { .init = init, .wait = w, .how = look, .phase = "connecting" };
   weft_err err = weft_runtime_create(&opts, &m.rt);
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "no loop for the TCPStore: %s", weft_strerror(err));
   }
-  err = begin(&m, why);
+  err = begin(&m, joins, why);
   if (err == WEFT_OK) {
     weft_runtime_run(m.rt);
     err = m.err;

@@ -114,7 +114,8 @@ static void nccl_info(void *state, weft_device_info *out)
 /* The communicator goes, and the trainer's calls fail with it. */
 static void lose(wefti_nccl_state *st, const char *reason, uint64_t patience_ms)
 {
-  if (st->group.comm != NULL) {
+  if (st->group.comm != NULL || st->later) {
+    st->later = false;
     (void)weft_whyf(&st->lost, WEFT_E_STATE, "%.400s", reason);
     (void)wefti_group_abort(&st->group, patience_ms);
   }
@@ -141,16 +142,21 @@ static weft_err old_one_gone(wefti_nccl_state *st, weft_why *why)
                          "replaced");
 }
 
-static weft_err join(wefti_nccl_state *st, const wefti_nccl_init *init, wefti_wait *w,
+/* look LATER: the store is joined, the group is not. */
+static weft_err join(wefti_nccl_state *st, bool first, wefti_look look, wefti_wait *w,
                      weft_why *why)
 {
+  const wefti_nccl_init *init = &st->init;
   wefti_nccl_id id = init->id;
   char where[WEFT_NCCL_ADDRESS_MAX] = "";
   weft_why inner = { 0 };
-  weft_err err = init->has_id ? WEFT_OK : wefti_nccl_id_fetch(init, w, &id, why);
+  weft_err err =
+      init->has_id ? WEFT_OK : wefti_nccl_id_fetch(init, first, look, w, &id, why);
+  st->later = err == WEFT_E_NOT_YET;
   if (err != WEFT_OK) {
-    return err;
+    return st->later ? WEFT_OK : err;
   }
+  st->group.no_warm_up = init->torch;
   err = weft_nccl_id_check((const uint8_t *)id.bytes, where, &inner);
   if (err == WEFT_OK) {
     err = wefti_group_join(&st->group, &id, init->rank, init->ranks, w, &inner);
@@ -189,7 +195,8 @@ static weft_err nccl_init(void *state, const char *init_info, size_t len,
                    .due_ms = wefti_gpu_now_ms() +
                              (who->timeout_ms != 0 ? who->timeout_ms : INIT_MS) };
   weft_why inner = { 0 };
-  err = join(st, &init, &w, &inner);
+  st->init = init;
+  err = join(st, true, init.look, &w, &inner);
   if (err != WEFT_OK) {
     lose(st, inner.text, ABORT_PATIENCE_MS);
     return weft_whyf(why, err, "%s", inner.text);
@@ -203,7 +210,7 @@ static weft_err nccl_init(void *state, const char *init_info, size_t len,
 
 static weft_err need_group(const wefti_nccl_state *st, weft_why *why)
 {
-  if (st->group.comm != NULL) {
+  if (st->group.comm != NULL || st->later) {
     return WEFT_OK;
   }
   return weft_whyf(why, WEFT_E_STATE,
@@ -238,6 +245,29 @@ static weft_err nccl_accept(void *state, const char *update_info, size_t len,
   return WEFT_OK;
 }
 
+/* A group whose id the trainer makes with its first broadcast. */
+static weft_err join_now(wefti_nccl_state *st, const wefti_wait *receive, weft_why *why)
+{
+  wefti_wait w = { .cancel = receive->cancel,
+                   .progress = receive->progress,
+                   .progress_arg = receive->progress_arg,
+                   .due_ms = wefti_gpu_now_ms() + st->gpu.no_progress_ms };
+  st->later = false;
+  return join(st, false, WEFTI_LOOK_ON, &w, why);
+}
+
+static weft_err bring(wefti_nccl_state *st, const wefti_nccl_plan *p, void *const *dst,
+                      weft_digest *digests, wefti_wait *w, weft_why *why)
+{
+  const bool some = p->chunk_count > 0 || p->patches != NULL; /* else nobody comes */
+  weft_err err = st->later && some ? join_now(st, w, why) : WEFT_OK;
+  if (err == WEFT_OK) {
+    err = p->patches != NULL ? wefti_sparse_receive(st, p, dst, digests, w, why)
+                             : wefti_nccl_chunks(st, p, dst, digests, w, why);
+  }
+  return err;
+}
+
 /* NOLINTNEXTLINE(readability-function-size): the interface has eight parameters */
 static weft_err nccl_receive(void *state, weft_plan *plan, void *const *dst,
                              weft_digest *digests, const atomic_bool *cancel,
@@ -258,9 +288,9 @@ static weft_err nccl_receive(void *state, weft_plan *plan, void *const *dst,
     return weft_whyf(why, WEFT_E_INVAL, "patches without what they are applied to");
   }
   p->received = true;
-  err = p->patches != NULL ? wefti_sparse_receive(st, p, dst, digests, &w, &inner)
-                           : wefti_nccl_chunks(st, p, dst, digests, &w, &inner);
+  err = bring(st, p, dst, digests, &w, &inner);
   if (err != WEFT_OK) {
+    (void)weft_whyf(&st->lost, WEFT_E_STATE, "%.400s", inner.text);
     lose(st, inner.text, 0);
     /* Something may still write to dst: there is no way back before that has ended. */
     wefti_group_abort_wait(&st->group);

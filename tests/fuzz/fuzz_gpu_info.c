@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -82,6 +83,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     wefti_nccl_init init;
     if (wefti_nccl_init_read("E", text, size - 1, &who, &init, NULL) == WEFT_OK) {
       check(init.rank > 0 && init.rank < init.ranks);
+      check(init.key_count > 0 && init.key_count <= WEFTI_ID_KEYS);
+      for (size_t i = 0; i < init.key_count; i++) {
+        const size_t n = strnlen(init.keys[i], WEFTI_ID_KEY_MAX);
+        check(n > 0 && n < WEFTI_ID_KEY_MAX);
+      }
+      check(!init.torch || !init.has_id);
       check(init.packing.buffers > 0 && init.packing.buffers <= WEFTI_LANES_MAX);
     }
   } else if (data[0] % 4 == 1) {

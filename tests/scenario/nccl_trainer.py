@@ -83,11 +83,13 @@ class Group:
     def use(self):  # CUDA's device is the thread's
         self.check(self.cuda.cudaSetDevice(self.gpu), "cudaSetDevice")
 
-    def join(self):
+    def join(self, warm_up=True):
         self.use()
         self.check(self.cuda.cudaStreamCreate(ctypes.byref(self.stream)), "cudaStreamCreate")
         self.check(self.nccl.ncclCommInitRank(ctypes.byref(self.comm), self.ranks, self.id, self.rank),
                    "ncclCommInitRank")
+        if not warm_up:
+            return
         a, b = self.memory(struct.pack("f", 0.0)), self.memory(struct.pack("f", 0.0))
         self.check(self.nccl.ncclAllReduce(a, b, 1, 7, 0, self.comm, self.stream), "warm-up")
         self.wait("warm-up")
@@ -205,6 +207,10 @@ class Store(threading.Thread):
                     while self.value is None:
                         time.sleep(0.001)
                     c.sendall(b"\0")
+                elif op == b"\5":
+                    count = struct.unpack("<Q", f.read(8))[0]
+                    asked = [text() for _ in range(count)]
+                    c.sendall(b"\0" if asked == [self.key] and self.value is not None else b"\1")
                 elif op == b"\3":
                     assert text() == self.key
                     c.sendall(struct.pack("<Q", len(self.value)) + self.value)
@@ -229,7 +235,7 @@ class Trainer:
 
     def __init__(self, address, workers=2, gpu=GPU, world_size=None):
         self.address, self.ranks, self.group = address, world_size or workers + 1, None
-        self.gpu, self.packed, self.store = gpu, None, None
+        self.gpu, self.packed, self.store, self.publish = gpu, None, None, None
 
     def post(self, path, body=None, query=""):
         host, port = self.address.rsplit(":", 1)
@@ -276,9 +282,36 @@ class Trainer:
                 self.group.join()
         return self.beside("init_weight_transfer_engine", {"init_info": info}, query, work)
 
+    def init_torch(self, name="weight_update_group", key=None, eager=False, publish=None, **more):
+        """As a process group of torch's: the id is made by the first collective, or at once
+        (eager).  publish(group): puts it into the store at the port that the caller names."""
+        self.close()
+        self.group, self.packed = Group(self.ranks, self.gpu), None
+        if publish:
+            self.publish = publish
+        else:
+            key = key or f"/{name}/{name}//cuda//0"
+            self.store = Store(key.encode(), None)
+            more["master_port"] = self.store.port
+            self.publish = lambda group: setattr(self.store, "value", bytes(group.id))
+        info = {"profile": "torch-group", "rank_offset": 1, "world_size": self.ranks,
+                "group_name": name, "backend": "nccl", "master_address": "127.0.0.1", **more}
+
+        def work():
+            if eager:
+                self.make_group()
+        return self.beside("init_weight_transfer_engine", {"init_info": info}, "", work)
+
+    def make_group(self):
+        self.publish(self.group)
+        self.group.join(warm_up=False)
+        self.publish = None
+
     def update(self, tensors, send=None, info=None, query=""):
         """send: what goes over NCCL when that is not what was announced."""
         def work():
+            if self.publish and (tensors or info):
+                self.make_group()
             self.group.use()
             if self.packed is None:
                 send_unpacked(self.group, tensors if send is None else send)

@@ -36,7 +36,7 @@ typedef struct trainer {
   const void *const *data; /* [count] of sizes; NULL = patterns of seed */
   uint64_t packed;         /* buffer size; UINT64_MAX = unpacked */
   size_t stop_after;       /* broadcasts, then abort; SIZE_MAX = all */
-  bool warm_only;
+  bool warm_only, no_warm_up;
   /* what came of it */
   int code;
   char text[300];
@@ -108,6 +108,9 @@ static inline int trainer_join(trainer *t)
   if (code != 0) {
     (void)snprintf(t->text, sizeof t->text, "%s", t->nccl.GetLastError(t->comm));
     return code;
+  }
+  if (t->no_warm_up) {
+    return 0;
   }
   (void)t->cuda.Malloc(&words, 8);
   (void)t->cuda.MemsetAsync(words, 0, 8, t->stream);

@@ -3,10 +3,8 @@
 #include "weft_test.h"
 
 #include "gpu_fixture.h"
-#include "on_loop.h"
+#include "store_fixture.h"
 #include "weft/pickle.h"
-#include "weft/runtime.h"
-#include "weft/tcpstore.h"
 
 #include <inttypes.h>
 
@@ -506,54 +504,16 @@ static void calls_of_cuda_that_fail_are_errors(void **state)
 
 /* ---- the trainer's store */
 
-typedef struct store {
-  weft_runtime *rt;
-  weft_tcpstore_server *server;
-  uint16_t port;
-  const wefti_nccl_id *id;
-  weft_err err;
-} store;
-
-static void make_server(void *arg)
-{
-  store *s = arg;
-  const weft_tcpstore_server_opts opts = { .size = sizeof opts };
-  uint8_t pickle[WEFT_NCCL_ID_PICKLE_MAX];
-  size_t len = 0;
-  s->err =
-      weft_tcpstore_server_create(weft_runtime_loop(s->rt, 0), &opts, &s->server, NULL);
-  if (s->err == WEFT_OK) {
-    s->port = weft_tcpstore_server_port(s->server);
-    s->err = weft_nccl_id_write(WEFT_NCCL_MODULE_VLLM, (const uint8_t *)s->id, pickle,
-                                sizeof pickle, &len);
-  }
-  if (s->err == WEFT_OK && s->id->bytes[0] != 0) {
-    s->err = weft_tcpstore_server_set(s->server, "/broadcast_from/0/0", pickle, len);
-  }
-}
-
-static void end_server(void *arg)
-{
-  store *s = arg;
-  weft_tcpstore_server_destroy(s->server);
-}
-
 static void serve(store *s, const wefti_nccl_id *id)
 {
-  const weft_runtime_opts opts = { .size = sizeof opts, .loops = 1 };
-  *s = (store){ .id = id };
-  assert_ok(weft_runtime_create(&opts, &s->rt));
-  assert_ok(weft_runtime_start_all(s->rt));
-  on_loop(weft_runtime_loop(s->rt, 0), make_server, s);
-  assert_ok(s->err);
-}
-
-static void serve_no_more(store *s)
-{
-  on_loop(weft_runtime_loop(s->rt, 0), end_server, s);
-  weft_runtime_stop(s->rt, 0);
-  weft_runtime_join(s->rt);
-  weft_runtime_destroy(s->rt);
+  uint8_t pickle[WEFT_NCCL_ID_PICKLE_MAX];
+  size_t len = 0;
+  store_open(s);
+  if (id != NULL) {
+    assert_ok(weft_nccl_id_write(WEFT_NCCL_MODULE_VLLM, (const uint8_t *)id, pickle,
+                                 sizeof pickle, &len));
+    store_set(s, "/broadcast_from/0/0", pickle, len);
+  }
 }
 
 static weft_err init_at(world *w, const char *host, unsigned port, uint32_t timeout_ms,
@@ -581,7 +541,7 @@ static void the_id_may_lie_in_a_store(void **state)
   }
   assert_int_equal(trainer_join_thread(&w->t), 0);
   update(w, mixed, MIXED, UINT64_MAX, 1, "");
-  serve_no_more(&s);
+  store_close(&s);
 }
 
 static void a_store_that_does_not_help_is_named(void **state)
@@ -590,15 +550,14 @@ static void a_store_that_does_not_help_is_named(void **state)
   store s;
   char text[128];
   weft_why why = { 0 };
-  const wefti_nccl_id none = { { 0 } };
-  serve(&s, &none);
+  serve(&s, NULL);
   assert_err(init_at(w, "127.0.0.1", s.port, 300, &why), WEFT_E_TIMEOUT);
   (void)snprintf(text, sizeof text,
                  "TCPStore of the trainer at 127.0.0.1:%u, waiting for the NCCL id",
                  s.port);
   assert_non_null(strstr(why.text, text));
   const unsigned port = s.port;
-  serve_no_more(&s);
+  store_close(&s);
   assert_err(init_at(w, "127.0.0.1", port, 300, &why), WEFT_E_TIMEOUT);
   (void)snprintf(text, sizeof text, "TCPStore of the trainer at 127.0.0.1:%u, connecting",
                  port);
