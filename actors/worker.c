@@ -192,8 +192,7 @@ static void on_beat(weft_ctx *ctx, worker *w, const worker_ask *ask, const weft_
   }
   worker_resume(w, m->resume);
   worker_state(ctx, w, ask);
-  if (w->corr == 0 && !worker_recalls(w) && w->phase != WEFT_WORKER_ABORTING &&
-      (w->untidy || wefti_store_reapable(device->store))) {
+  if (worker_is_free(w) && (w->untidy || wefti_store_reapable(device->store))) {
     w->untidy = false;
     worker_run(ctx, w, WEFT_DEVICE_REAP, NULL);
   }
@@ -344,8 +343,7 @@ static void on_session(weft_ctx *ctx, worker *w, const worker_ask *ask)
     worker_refuse(ctx, ask, WEFT_E_STALE,
                   "rank %" PRIu32 ": a later operation came first",
                   w->rank); /* a late copy: the engine asks one thing after the other */
-  } else if (w->corr != 0 || worker_recalls(w) || w->draining ||
-             w->phase == WEFT_WORKER_ABORTING) {
+  } else if (!worker_is_free(w)) {
     on_busy(ctx, w, ask);
   } else {
     run_session(ctx, w, ask);
@@ -449,15 +447,15 @@ static void on_query(weft_ctx *ctx, worker *w, const worker_ask *ask)
     worker_refuse(ctx, ask, WEFT_E_CONFLICT,
                   "rank %" PRIu32 ": no reset while epoch %" PRIu64 " is %s", w->rank,
                   w->epoch, worker_phase_name(w->phase));
-  } else if (w->corr == 0 && !worker_recalls(w) && w->phase != WEFT_WORKER_ABORTING) {
+  } else if (worker_is_free(w)) {
     worker_run(ctx, w, job, ask);
-  } else if (w->phase != WEFT_WORKER_ABORTING &&
+  } else if (w->phase != WEFT_WORKER_ABORTING && !w->draining &&
              (worker_recalls(w) || worker_job_is_question(w->job))) {
     worker_keep(ctx, w, ask);
   } else {
     worker_refuse(ctx, ask, WEFT_E_UNAVAIL,
                   "rank %" PRIu32 " is %s; ask again when that has ended", w->rank,
-                  worker_phase_name(w->phase));
+                  w->draining ? "waiting for its readers" : worker_phase_name(w->phase));
   }
 }
 

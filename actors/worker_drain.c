@@ -53,6 +53,7 @@ void worker_drain_look(weft_ctx *ctx, worker *w)
                   "written over: %s; unpin and start again",
                   w->rank, readers, readers == 1 ? "" : "s", readers == 1 ? "s" : "",
                   holders);
+    worker_pump(ctx, w);
   }
 }
 

@@ -11,6 +11,12 @@ bool worker_job_is_question(weft_device_job job)
          job == WEFT_DEVICE_RESET || job == WEFT_DEVICE_REAP || job == WEFT_DEVICE_RECALL;
 }
 
+bool worker_is_free(const worker *w)
+{
+  return w->corr == 0 && !w->draining && !worker_recalls(w) &&
+         w->phase != WEFT_WORKER_ABORTING;
+}
+
 void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask *ask)
 {
   WEFT_ASSERT(w->corr == 0);
@@ -77,8 +83,7 @@ void worker_kept_clear(worker *w)
 /* What waited is looked at as if it came now: meanwhile its epoch may have ended. */
 void worker_pump(weft_ctx *ctx, worker *w)
 {
-  while (w->corr == 0 && !worker_recalls(w) && w->phase != WEFT_WORKER_ABORTING &&
-         w->waiting_count > 0) {
+  while (worker_is_free(w) && w->waiting_count > 0) {
     worker_ask first = w->waiting[0];
     w->waiting_count--;
     memmove(w->waiting, w->waiting + 1, w->waiting_count * sizeof w->waiting[0]);

@@ -105,6 +105,8 @@ void worker_said_clear(worker *w);
 const char *worker_phase_name(weft_worker_phase phase);
 
 /* ---- worker_job.c */
+/* Nothing is under way that would have to end before the device thread is given a job. */
+bool worker_is_free(const worker *w);
 bool worker_job_is_question(weft_device_job job);
 /* Gives job to the device thread, which is free.  ask NULL: nobody waits for it. */
 void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask *ask);

@@ -177,6 +177,28 @@ static void a_start_waits_for_readers_until_its_deadline(void **state)
   end(f);
 }
 
+static void a_start_that_waits_keeps_the_device_thread(void **state)
+{
+  (void)state;
+  fixture *f = begin_inplace();
+  const weft_snapshot *s;
+  commit(f, pair, 2);
+  assert_ok(weft_store_pin(f->w->device->store, 0, &s));
+  assert_null(start(f));
+  const uint64_t corr = f->w->corr;
+  world_refused(world_ask(f->w, w_query, W_QUERY, 0, .what = WEFT_QUERY_CHECKSUM),
+                WEFT_E_UNAVAIL);
+  world_as(world_ask(f->w, w_beat, W_BEAT, 0, .grant = 0), w_state, W_STATE);
+  weft_store_unpin(f->w->device->store, s);
+  weft_sim_run(f->w->sim, weft_sim_now_ms(f->w->sim) + 100);
+  world_is(world_answer(f->w, corr), WEFT_MSG_W_OK);
+  update(f, pair_new, 2);
+  world_as(finish(f, false), w_finished, W_FINISHED);
+  publish(f);
+  assert_int_equal(live_fill(f, "b"), 12);
+  end(f);
+}
+
 static void an_abort_ends_the_wait_for_readers(void **state)
 {
   (void)state;
@@ -363,6 +385,7 @@ int main(void)
     cmocka_unit_test(addresses_stay_and_nothing_is_allocated),
     cmocka_unit_test(readers_are_refused_from_start_to_publish),
     cmocka_unit_test(a_start_waits_for_readers_until_its_deadline),
+    cmocka_unit_test(a_start_that_waits_keeps_the_device_thread),
     cmocka_unit_test(an_abort_ends_the_wait_for_readers),
     cmocka_unit_test(before_the_first_byte_nothing_is_lost),
     cmocka_unit_test(a_failure_after_it_poisons_until_a_full_update),
