@@ -2,6 +2,7 @@
 #include "announce.h"
 #include "assembly.h"
 #include "device.h"
+#include "lend.h"
 #include "weft/device_table.h"
 #include "weft/serve.h"
 
@@ -35,6 +36,7 @@ typedef struct worker_process {
   wefti_announce *announce;
   wefti_exporter *exporter; /* of a child, as is the next */
   wefti_taker *taker;
+  wefti_lending *lending;
   weft_signal *signals[2];
   uint64_t incarnation;
   char url[WEFTI_URL_MAX];
@@ -193,6 +195,9 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
   if (err == WEFT_OK && !o->join) {
     err = wefti_taker_create(w->rt, w->device, &w->taker);
   }
+  if (err == WEFT_OK) {
+    err = wefti_lending_create(w->device, &w->lending);
+  }
   return err == WEFT_OK ? spawn_actors(w, o, why) : err;
 }
 
@@ -254,6 +259,7 @@ static void unmake(worker_process *w)
   weft_runtime_destroy(w->rt);
   wefti_exporter_destroy(w->exporter);
   wefti_taker_destroy(w->taker);
+  wefti_lending_destroy(w->lending);
   wefti_device_destroy(w->device);
   weft_rundir_close(w->rundir);
 }

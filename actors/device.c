@@ -170,6 +170,10 @@ static weft_err run_job(device_actor *self, const weft_device_run *m,
   case WEFT_DEVICE_RECALL:
     return wefti_device_recall(device, (const uint64_t[2]){ m->digest_hi, m->digest_lo },
                                why);
+  case WEFT_DEVICE_FETCH:
+    return wefti_device_fetch(device, m->info,
+                              (const uint64_t[2]){ m->digest_hi, m->digest_lo },
+                              m->timeout_ms, why);
   case WEFT_DEVICE_REAP:
     tidy(device);
     if (self->session.epoch == 0) { /* between updates */

@@ -30,6 +30,24 @@ typedef struct wefti_keeper {
   void *arg;
 } wefti_keeper;
 
+/* How a rank gives what it serves to another one that is to serve the same, and how that
+ * one takes it (lend_give.c, lend_take.c). */
+typedef struct wefti_lender {
+  /* The worker's loop.  The caller has pinned snapshot (wefti_store_base); on WEFT_OK the
+   * lender unpins it when it was taken, or nobody takes it.  towards as of w_lend; *info
+   * is the caller's.  Errors: UNAVAIL (it lends already), UNSUPPORTED. */
+  weft_err (*lend)(void *arg, const weft_snapshot *snapshot, const char *towards,
+                   weft_buf **info, weft_why *why);
+  /* The worker's loop: as soon as may be, nothing is lent any more. */
+  void (*stop)(void *arg);
+  /* The device thread: what info describes comes into *entries, with a reference to each
+   * cell, for the caller to free.  Digests are of the bytes as they came; whether they
+   * are the right ones is not checked. */
+  weft_err (*take)(void *arg, const weft_buf *info, uint32_t timeout_ms,
+                   wefti_entry **entries, size_t *count, weft_why *why);
+  void *arg;
+} wefti_lender;
+
 struct wefti_device {
   weft_store *store;
   weft_memory *memory;
@@ -62,6 +80,7 @@ struct wefti_device {
   void (*catch_up)(void *arg);
   void *catch_up_arg;
   const wefti_keeper *keeper; /* set like on_install; NULL = none */
+  const wefti_lender *lender; /* likewise; NULL = neither lends nor takes */
 };
 
 static inline bool wefti_device_cancelled(wefti_device *device)
@@ -230,6 +249,13 @@ void wefti_names_text(const wefti_names *names, char *out, size_t cap);
  * it beside the default.  Errors: FAILED (it is not), CANCELLED, UNAVAIL, NOMEM. */
 weft_err wefti_device_recall(wefti_device *device, const uint64_t digest[2],
                              weft_why *why) WEFT_MUST_USE;
+
+/* ---- what another rank lends (device_fetch.c) */
+/* Takes what info describes and, when all of it is what digest says, installs it beside
+ * the default as WEFTI_RECALL_EPOCH.  Errors: FAILED (it is not), those of take. */
+weft_err wefti_device_fetch(wefti_device *device, const weft_buf *info,
+                            const uint64_t digest[2], uint32_t timeout_ms, weft_why *why)
+    WEFT_MUST_USE;
 
 /* ---- questions about the live set (device_query.c).  Each makes one JSON text. */
 weft_err wefti_device_weights(wefti_device *device, weft_buf **out, weft_why *why)

@@ -22,6 +22,7 @@
  *   engine_vote.c     … the vote, and how a doubt ends
  *   engine_fleet.c    a coordinator: its replicas, their doubts
  *   engine_cast.c     … what all replicas are told at once
+ *   engine_lend.c     weights of a joined rank that came back, from another rank
  *   engine_inplace.c  staging in place: readers paused, weights poisoned
  *   engine_digest.c   what all ranks have installed, as one digest
  *   engine_sets.c     the main and the draft model's set of weights
@@ -31,6 +32,7 @@
 
 #include "engine_core.h"
 #include "engine_fleet.h"
+#include "engine_lend.h"
 #include "engine_metrics.h"
 #include "engine_upstream.h"
 #include "session.h"
@@ -47,6 +49,7 @@ enum {
   ENGINE_IDEM_KEPT = 256,  /* answers remembered for Idempotency-Key */
   ENGINE_IDEM_WAITERS = 8, /* concurrent repeats of one call */
   ENGINE_TEXT_MAX = 512,
+  ENGINE_URL_MAX = 256,
   ENGINE_HISTORY_KEPT = 4096,   /* commits and aborts in memory */
   ENGINE_HISTORY_LIMIT = 10000, /* that one may ask for */
   ENGINE_HISTORY_DEFAULT = 100,
@@ -144,6 +147,7 @@ typedef struct engine_arrival {
   uint64_t incarnation;
   weft_actor_id actor;
   uint32_t kind, pid;
+  char url[ENGINE_URL_MAX];
 } engine_arrival;
 
 typedef struct engine_member {
@@ -173,6 +177,8 @@ typedef struct engine_member {
   weft_w_state reported; /* last answer; h and device unused */
   char device[512];      /* the last answer's: what a GPU worker runs on, or "" */
   engine_arrival arrival;
+  char url[ENGINE_URL_MAX]; /* "" or cut off: not known */
+  engine_lent lent;
   char why[256]; /* why it is absent or lost */
 } engine_member;
 
@@ -318,6 +324,7 @@ typedef struct engine {
   bool joined_ever;
   engine_upstream up; /* of a member of a fleet */
   engine_fleet fleet; /* of a coordinator */
+  engine_loan loan;
 
   bool paused, told_unpaused;
   uint64_t paused_at_ms;

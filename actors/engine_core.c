@@ -171,7 +171,8 @@ static void on_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     return;
   }
   if (!engine_vote_answer(ctx, e, msg) && !engine_round_answer(ctx, e, msg) &&
-      !engine_beat_answer(ctx, e, msg) && !engine_cast_answer(ctx, e, msg)) {
+      !engine_beat_answer(ctx, e, msg) && !engine_cast_answer(ctx, e, msg) &&
+      !engine_lend_answer(ctx, e, msg)) {
     (void)engine_check_answer(ctx, e, msg);
   }
 }

@@ -40,14 +40,14 @@ bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap)
   for (uint32_t i = 0; i < e->world; i++) {
     const engine_member *m = &e->members[i];
     if (m->state != MEMBER_READY) {
+      char text[ENGINE_LEND_TEXT];
+      engine_lend_text(e, m, text, sizeof text);
       (void)snprintf(reason, cap, "%s %" PRIu32 " is %s: %s", engine_unit(e), i,
                      engine_member_state_name(m->state),
                      m->state != MEMBER_BEHIND ? m->why
-                     : m->reported.phase == WEFT_WORKER_MAPPING
-                         ? "it maps its weights again"
                      : has_strange_weights(e, m)
                          ? "it has weights of another time; a full update brings it back"
-                         : "it has no weights; a full update brings it back");
+                         : text);
       return false;
     }
     const engine_replica *r = e->fleet.replicas == NULL ? NULL : &e->fleet.replicas[i];
@@ -75,6 +75,7 @@ static void admit(weft_ctx *ctx, engine *e, engine_member *m)
   m->actor = a.actor;
   m->kind = a.kind;
   m->pid = a.pid;
+  memcpy(m->url, a.url, sizeof m->url);
   m->no_grant = false;
   m->stamp_ns = 0;
   m->granted_at_ms = 0;
@@ -135,6 +136,8 @@ void engine_on_member_up(weft_ctx *ctx, engine *e, const weft_member_up *up)
                                  .actor = up->actor,
                                  .kind = up->kind,
                                  .pid = up->pid };
+  (void)snprintf(m->arrival.url, sizeof m->arrival.url, "%.*s", (int)up->url.len,
+                 up->url.len > 0 ? up->url.p : "");
   if (m->state != MEMBER_ABSENT && m->state != MEMBER_LOST) {
     lost(ctx, e, m, false, "was replaced by a new incarnation");
   }

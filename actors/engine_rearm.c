@@ -42,4 +42,5 @@ void engine_rearm(weft_ctx *ctx, engine *e)
       !e->change.pending && e->issue_timer == 0) {
     engine_installed(ctx, e);
   }
+  engine_lend_look(ctx, e);
 }

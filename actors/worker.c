@@ -48,6 +48,27 @@ static bool unpack_session(const weft_msg *msg, worker_ask *ask)
   return true;
 }
 
+static bool unpack_lent(const weft_msg *msg, worker_ask *ask)
+{
+  if (msg->type == WEFT_MSG_W_LEND) {
+    UNPACK(w_lend);
+    ask->base_sequence = m->sequence;
+    ask->base_digest_hi = m->digest_hi;
+    ask->base_digest_lo = m->digest_lo;
+    ask->arg = m->towards;
+  } else if (msg->type == WEFT_MSG_W_FETCH) {
+    UNPACK(w_fetch);
+    ask->base_sequence = m->sequence;
+    ask->base_digest_hi = m->digest_hi;
+    ask->base_digest_lo = m->digest_lo;
+    ask->timeout_ms = m->timeout_ms;
+    ask->info = m->info;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 static bool unpack(const weft_msg *msg, worker_ask *ask)
 {
   *ask = (worker_ask){ .type = msg->type, .back = weft_return_of(msg) };
@@ -71,7 +92,7 @@ static bool unpack(const weft_msg *msg, worker_ask *ask)
     UNPACK(w_query);
     ask->what = m->what;
   } else {
-    return false;
+    return unpack_lent(msg, ask);
   }
   return true;
 }
@@ -177,6 +198,7 @@ static void on_adopt(weft_ctx *ctx, worker *w, const worker_ask *ask,
       (st.weights_sequence != ask->base_sequence || st.digest_hi != ask->base_digest_hi ||
        st.digest_lo != ask->base_digest_lo);
   wefti_store_hold(w->args.device->store, behind);
+  worker_fetch_end(w);
   worker_recall_begin(ctx, w, ask);
   worker_state(ctx, w, ask);
 }
@@ -317,6 +339,7 @@ static void run_session(weft_ctx *ctx, worker *w, const worker_ask *ask)
 {
   w->session_op = ask->op;
   if (ask->type == WEFT_MSG_W_START) {
+    worker_lend_stop(w);
     on_start(ctx, w, ask);
   } else if (ask->type == WEFT_MSG_W_ACCEPT) {
     on_accept(ctx, w, ask);
@@ -447,6 +470,12 @@ static void on_query(weft_ctx *ctx, worker *w, const worker_ask *ask)
     worker_refuse(ctx, ask, WEFT_E_CONFLICT,
                   "rank %" PRIu32 ": no reset while epoch %" PRIu64 " is %s", w->rank,
                   w->epoch, worker_phase_name(w->phase));
+  } else if (w->fetch.running) {
+    worker_refuse(ctx, ask, WEFT_E_UNAVAIL,
+                  "rank %" PRIu32
+                  " gets its weights from another rank; ask again when it "
+                  "has them",
+                  w->rank);
   } else if (worker_is_free(w)) {
     worker_run(ctx, w, job, ask);
   } else if (w->phase != WEFT_WORKER_ABORTING && !w->draining &&
@@ -466,6 +495,10 @@ void worker_dispatch(weft_ctx *ctx, worker *w, const worker_ask *ask)
   }
   if (ask->type == WEFT_MSG_W_QUERY) {
     on_query(ctx, w, ask);
+  } else if (ask->type == WEFT_MSG_W_LEND) {
+    worker_lend(ctx, w, ask);
+  } else if (ask->type == WEFT_MSG_W_FETCH) {
+    worker_fetch_begin(ctx, w, ask);
   } else if (ask->type != WEFT_MSG_W_PUBLISH && ask->type != WEFT_MSG_W_ABORT) {
     on_session(ctx, w, ask);
   } else if (ask->epoch == 0) {

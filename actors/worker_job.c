@@ -8,7 +8,8 @@
 bool worker_job_is_question(weft_device_job job)
 {
   return job == WEFT_DEVICE_WEIGHTS || job == WEFT_DEVICE_CHECKSUM ||
-         job == WEFT_DEVICE_RESET || job == WEFT_DEVICE_REAP || job == WEFT_DEVICE_RECALL;
+         job == WEFT_DEVICE_RESET || job == WEFT_DEVICE_REAP ||
+         job == WEFT_DEVICE_RECALL || job == WEFT_DEVICE_FETCH;
 }
 
 bool worker_is_free(const worker *w)
@@ -36,7 +37,7 @@ void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask 
                               .digest_lo = ask ? ask->base_digest_lo : 0 };
   const wefti_device *device = w->args.device;
   if (device->catch_up && (job == WEFT_DEVICE_OPEN || job == WEFT_DEVICE_RESET ||
-                           job == WEFT_DEVICE_RECALL)) {
+                           job == WEFT_DEVICE_RECALL || job == WEFT_DEVICE_FETCH)) {
     device->catch_up(device->catch_up_arg);
   }
   w->job = job;
@@ -70,6 +71,9 @@ void worker_keep(weft_ctx *ctx, worker *w, const worker_ask *ask)
   if (w->corr != 0 && w->job == WEFT_DEVICE_REAP) { /* can be done later */
     atomic_store_explicit(&w->args.device->cancel, true, memory_order_relaxed);
     w->untidy = true;
+  }
+  if (w->fetch.running) { /* can be lent again; a trainer does not wait for it */
+    atomic_store_explicit(&w->args.device->cancel, true, memory_order_relaxed);
   }
 }
 
@@ -184,6 +188,8 @@ weft_err worker_job_done(weft_ctx *ctx, worker *w, const weft_device_done *done)
   w->corr = 0;
   if (w->job == WEFT_DEVICE_RECALL) {
     worker_recall_done(ctx, w, (weft_err)done->err, done->text);
+  } else if (w->job == WEFT_DEVICE_FETCH) {
+    worker_fetch_done(ctx, w, &asked, (weft_err)done->err, done->text);
   } else if (worker_job_is_question(w->job)) {
     question_done(ctx, &asked, done);
   } else if (w->job == WEFT_DEVICE_ABANDON) {
@@ -216,6 +222,8 @@ weft_err worker_job_failed(weft_ctx *ctx, worker *w, const weft_ask_failed_msg *
   }
   if (w->job == WEFT_DEVICE_RECALL) {
     worker_recall_done(ctx, w, reason, (weft_str){ 0 });
+  } else if (w->job == WEFT_DEVICE_FETCH) {
+    worker_fetch_done(ctx, w, &asked, reason, (weft_str){ 0 });
   } else if (w->job != WEFT_DEVICE_ABANDON) {
     worker_refuse(ctx, &asked, reason, "rank %" PRIu32 ": device thread not reached: %s",
                   w->rank, weft_strerror(reason));

@@ -1,4 +1,4 @@
-/* worker_priv.h -- private to worker.c, worker_job.c, worker_answer.c: the worker actor's
+/* worker_priv.h -- private to the worker_*.c files: the worker actor's
  * state.  Not here: what others may know of it (worker.h). */
 #ifndef WEFT_ACTORS_WORKER_PRIV_H
 #define WEFT_ACTORS_WORKER_PRIV_H
@@ -55,6 +55,12 @@ typedef struct worker_recall {
   uint64_t timer; /* of ASKED */
 } worker_recall;
 
+/* Weights that another rank lends, on their way. */
+typedef struct worker_fetch {
+  bool running;
+  uint64_t sequence, digest[2];
+} worker_fetch;
+
 typedef struct worker {
   wefti_worker_args args;
   uint64_t boot; /* 0 = not adopted */
@@ -87,6 +93,7 @@ typedef struct worker {
   uint64_t abort_epoch; /* in phase ABORTING */
 
   worker_recall recall; /* while it is under way all but heartbeats waits */
+  worker_fetch fetch;   /* likewise, but a session ends it */
   worker_said said;
   uint64_t dropped; /* messages that are no worker's */
 } worker;
@@ -127,6 +134,17 @@ void worker_recall_offer(weft_ctx *ctx, worker *w, bool found);
 void worker_recall_due(weft_ctx *ctx, worker *w, uint64_t timer);
 /* The device thread's answer, or that it was not reached. */
 void worker_recall_done(weft_ctx *ctx, worker *w, weft_err err, weft_str text);
+/* Lets go of what was installed for nobody. */
+void worker_recall_forget(const worker *w);
+
+/* ---- worker_fetch.c */
+void worker_lend(weft_ctx *ctx, const worker *w, const worker_ask *ask);
+void worker_lend_stop(const worker *w); /* what is lent is about to be old */
+void worker_fetch_begin(weft_ctx *ctx, worker *w, const worker_ask *ask);
+/* Another adoption: whatever comes of it is not served. */
+void worker_fetch_end(worker *w);
+void worker_fetch_done(weft_ctx *ctx, worker *w, const worker_ask *asked, weft_err err,
+                       weft_str text);
 
 /* ---- worker_drain.c */
 /* Pauses readers for ask, a start, and waits for them; then runs OPEN, or refuses. */

@@ -11,7 +11,7 @@ enum { ASK_MS = 2000 };
 
 bool worker_recalls(const worker *w)
 {
-  return w->recall.state != RECALL_NONE;
+  return w->recall.state != RECALL_NONE || w->fetch.running;
 }
 
 static void end(weft_ctx *ctx, worker *w, const char *why)
@@ -87,8 +87,7 @@ void worker_recall_due(weft_ctx *ctx, worker *w, uint64_t timer)
   }
 }
 
-/* What was installed for nobody. */
-static void forget(const worker *w)
+void worker_recall_forget(const worker *w)
 {
   wefti_device *device = w->args.device;
   wefti_store_drop(device->store, WEFTI_RECALL_EPOCH);
@@ -105,7 +104,7 @@ static void serve(weft_ctx *ctx, worker *w)
   w->untidy = true;
   if (wefti_store_publish(w->args.device->store, WEFTI_RECALL_EPOCH, r.sequence) !=
       WEFT_OK) {
-    forget(w);
+    worker_recall_forget(w);
     return;
   }
   weft_log(ctx, WEFT_LOG_INFO,
@@ -120,7 +119,7 @@ void worker_recall_done(weft_ctx *ctx, worker *w, weft_err err, weft_str text)
   const wefti_keeper *keeper = w->args.device->keeper;
   worker_recall *r = &w->recall;
   if (r->state != RECALL_RUNNING) { /* another engine's */
-    forget(w);
+    worker_recall_forget(w);
     return;
   }
   if (err == WEFT_OK) {

@@ -2,6 +2,7 @@
 #include "weft/host_sender.h"
 
 #include "host_priv.h"
+#include "weft/checked.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -30,7 +31,9 @@ typedef struct peer {
   unsigned rank;
   uint64_t since_ms;
   uint64_t sent; /* bytes of weights */
-  uint64_t read; /* ... taken from the file */
+  uint64_t read; /* ... taken from the file or the pieces */
+  size_t piece;  /* the next bytes are of */
+  uint64_t piece_at;
   size_t line_len;
   char line[WEFT_HOST_LINE_MAX];
   uint8_t *block; /* [WEFTI_HOST_BLOCK] */
@@ -38,8 +41,11 @@ typedef struct peer {
 } peer;
 
 struct weft_host_sender {
-  int listener, file;
-  const weft_safetensors *st;
+  int listener;
+  int file; /* -1: pieces */
+  uint64_t data_at, bytes;
+  uint64_t tensors;
+  const weft_host_piece *pieces; /* [tensors] borrowed */
   char *token;
   uint64_t epoch, no_progress_ms, moved_ms, sum;
   unsigned workers, done;
@@ -88,9 +94,8 @@ static weft_err listen_on(weft_host_sender *s, const weft_host_sender_opts *opts
   return WEFT_OK;
 }
 
-weft_err weft_host_sender_create(const weft_host_sender_opts *opts, int fd,
-                                 const weft_safetensors *st, weft_host_sender **out,
-                                 weft_why *why)
+static weft_err create(const weft_host_sender_opts *opts, weft_host_sender **out,
+                       weft_why *why)
 {
   if (opts->size != sizeof *opts || opts->workers == 0 || opts->workers > WORKERS_MAX ||
       (opts->ranks != 0 && opts->workers % opts->ranks != 0) || opts->port > 65535 ||
@@ -102,8 +107,7 @@ weft_err weft_host_sender_create(const weft_host_sender_opts *opts, int fd,
     return weft_whyf(why, WEFT_E_NOMEM, "tcp sender: no memory");
   }
   s->listener = -1;
-  s->file = fd;
-  s->st = st;
+  s->file = -1;
   s->epoch = opts->epoch;
   s->workers = opts->workers;
   s->ranks = opts->ranks == 0 ? opts->workers : opts->ranks;
@@ -131,6 +135,39 @@ weft_err weft_host_sender_create(const weft_host_sender_opts *opts, int fd,
   return WEFT_OK;
 }
 
+weft_err weft_host_sender_create(const weft_host_sender_opts *opts, int fd,
+                                 const weft_safetensors *st, weft_host_sender **out,
+                                 weft_why *why)
+{
+  const weft_err err = create(opts, out, why);
+  if (err == WEFT_OK) {
+    (*out)->file = fd;
+    (*out)->tensors = st->count;
+    (*out)->bytes = st->data_bytes;
+    (*out)->data_at = st->data_at;
+  }
+  return err;
+}
+
+weft_err weft_host_sender_create_memory(const weft_host_sender_opts *opts,
+                                        const weft_host_piece *pieces, size_t count,
+                                        weft_host_sender **out, weft_why *why)
+{
+  size_t bytes = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (weft_size_add(bytes, pieces[i].bytes, &bytes) != WEFT_OK) {
+      return weft_whyf(why, WEFT_E_OVERFLOW, "tcp sender: more bytes than there can be");
+    }
+  }
+  const weft_err err = create(opts, out, why);
+  if (err == WEFT_OK) {
+    (*out)->pieces = pieces;
+    (*out)->tensors = count;
+    (*out)->bytes = bytes;
+  }
+  return err;
+}
+
 const char *weft_host_sender_address(const weft_host_sender *s)
 {
   return s->address;
@@ -146,6 +183,8 @@ static void drop(peer *p)
   p->line_len = 0;
   p->sent = 0;
   p->read = 0;
+  p->piece = 0;
+  p->piece_at = 0;
 }
 
 void weft_host_sender_destroy(weft_host_sender *s)
@@ -224,9 +263,9 @@ static const char *judge(const weft_host_sender *s, const weft_json *hello,
   if (s->epoch != 0 && !number_is(weft_json_get(hello, "epoch"), s->epoch)) {
     return "wrong epoch";
   }
-  if (!number_is(weft_json_get(hello, "tensors"), s->st->count) ||
-      !number_is(weft_json_get(hello, "bytes"), s->st->data_bytes)) {
-    return "other tensors are expected than this file has";
+  if (!number_is(weft_json_get(hello, "tensors"), s->tensors) ||
+      !number_is(weft_json_get(hello, "bytes"), s->bytes)) {
+    return "other tensors are expected than there are";
   }
   if (!number_is(weft_json_get(hello, "world_size"), s->ranks) ||
       !weft_json_i64(weft_json_get(hello, "rank"), &r) || r < 0 ||
@@ -282,7 +321,7 @@ static weft_err confirmed(weft_host_sender *s, peer *p, weft_why *why)
 {
   weft_json *v = NULL;
   const bool good = weft_json_parse(p->line, p->line_len, NULL, &v, NULL) == WEFT_OK &&
-                    number_is(weft_json_get(v, "received"), s->st->data_bytes);
+                    number_is(weft_json_get(v, "received"), s->bytes);
   weft_json_free(v);
   if (!good) {
     return weft_whyf(why, WEFT_E_PROTO, "tcp sender: worker %u confirms something else",
@@ -325,20 +364,47 @@ static weft_err on_readable(weft_host_sender *s, peer *p, weft_why *why)
   }
 }
 
-/* The next block of the file into an empty block. */
+/* The next block of the pieces: as much as there is. */
+static void copy_pieces(const weft_host_sender *s, peer *p)
+{
+  p->block_at = 0;
+  p->block_len = 0;
+  while (p->block_len < WEFTI_HOST_BLOCK && p->piece < s->tensors) {
+    const weft_host_piece *from = &s->pieces[p->piece];
+    const uint64_t left = from->bytes - p->piece_at;
+    const size_t room = WEFTI_HOST_BLOCK - p->block_len;
+    const size_t n = left < room ? (size_t)left : room;
+    if (n > 0) {
+      memcpy(p->block + p->block_len, (const uint8_t *)from->data + p->piece_at, n);
+    }
+    p->block_len += n;
+    p->piece_at += n;
+    if (p->piece_at == from->bytes) {
+      p->piece++;
+      p->piece_at = 0;
+    }
+  }
+  p->read += p->block_len;
+}
+
+/* The next block into an empty block. */
 static weft_err refill(weft_host_sender *s, peer *p, weft_why *why)
 {
-  const uint64_t left = s->st->data_bytes - p->read;
+  if (s->file < 0) {
+    copy_pieces(s, p);
+    return WEFT_OK;
+  }
+  const uint64_t left = s->bytes - p->read;
   const size_t want = left < WEFTI_HOST_BLOCK ? (size_t)left : WEFTI_HOST_BLOCK;
   ssize_t n;
   do {
-    n = pread(s->file, p->block, want, (off_t)(s->st->data_at + p->read));
+    n = pread(s->file, p->block, want, (off_t)(s->data_at + p->read));
   } while (n < 0 && errno == EINTR);
   if (n <= 0) {
     return weft_whyf(why, n == 0 ? WEFT_E_TRUNCATED : WEFT_E_SYS,
                      "tcp sender: the file ended after %" PRIu64 " of %" PRIu64
                      " bytes of weights",
-                     p->read, s->st->data_bytes);
+                     p->read, s->bytes);
   }
   p->block_at = 0;
   p->block_len = (size_t)n;
@@ -373,7 +439,7 @@ static weft_err on_writable(weft_host_sender *s, peer *p, weft_why *why)
     drop(p);
     return WEFT_OK;
   }
-  if (p->read == s->st->data_bytes) {
+  if (p->read == s->bytes) {
     p->state = PEER_CONFIRM;
     return WEFT_OK;
   }
@@ -396,7 +462,7 @@ static weft_err missing(const weft_host_sender *s, weft_why *why)
       return weft_whyf(why, WEFT_E_TIMEOUT,
                        "tcp sender: nothing moved for %" PRIu64
                        " ms; worker %u has %" PRIu64 " of %" PRIu64 " bytes",
-                       s->no_progress_ms, p->rank, p->sent, s->st->data_bytes);
+                       s->no_progress_ms, p->rank, p->sent, s->bytes);
     }
   }
   return weft_whyf(why, WEFT_E_TIMEOUT, "tcp sender: nothing moved for %" PRIu64 " ms",

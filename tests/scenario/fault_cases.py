@@ -8,8 +8,8 @@ AFTER = "recording, publishing"                        # the commit record was i
 
 # What a child that was killed is when it is back by itself: it has its weights from kept slabs.
 CHILD = "ready"
-# A joined worker that was started anew has nothing.
-JOINED = "behind"
+# A joined worker that was started anew gets them from the other rank.
+JOINED = "ready"
 
 FAILED = "500 not_committed, names rank 1"
 ABSENT = "503 not_committed, names rank 1"  # start: try again

@@ -306,14 +306,13 @@ class World:
     # ---- what came of it
 
     def settled(self, seconds=30):
-        """"ready"; or "behind" when a rank that is back waits for a push.  A child's kept weights
-        take it a moment, in which it is behind, too; a worker that joins anew has none."""
+        """"ready": kept weights, or those that another rank lends, take one that is back a moment."""
         def look():
             s = self.w.status()
             states = {x["state"] for x in s["workers"]}
             if s["state"] in ("aborting", "committing") or not states <= {"ready", "behind"}:
                 return None
-            return "ready" if self.w.is_ready() else "behind" if self.joined and "behind" in states else None
+            return "ready" if self.w.is_ready() else None
         return until(look, "all workers are in again", seconds)
 
     def bytes_of(self):

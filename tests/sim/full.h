@@ -68,7 +68,10 @@ typedef struct full_process {
   wefti_keeper keeper;
   uint64_t wanted[2]; /* of its keeper */
   bool wanted_other;
-  full_kept offer;
+  full_kept offer; /* of a keeper; or what it lends */
+  wefti_lender lender;
+  bool lends;
+  uint64_t secret; /* of its newest loan */
 } full_process;
 
 /* What goes wrong at one rank, over its lives. */
@@ -189,7 +192,7 @@ typedef struct full_opts {
   uint32_t ranks;
   bool with_journal, joined, inplace, trace;
   bool draft; /* there is a draft model */
-  bool keeps; /* children's weights outlive them */
+  bool keeps; /* children's weights outlive them; joined workers lend theirs */
   uint32_t lease_ms;
 } full_opts;
 
@@ -272,6 +275,15 @@ weft_err full_device_make(full_process *p);
 void full_keeper_make(full_process *p); /* p->device is there */
 void full_keep(full_process *p, const weft_snapshot *s);
 void full_offer(full *w, full_process *p);
+void full_kept_of(const weft_snapshot *s, full_kept *k);
+/* wrong: any set but that one.  NULL = none. */
+const full_kept *full_kept_find(const full *w, uint32_t rank, const uint64_t digest[2],
+                                bool wrong);
+void full_kept_entries(full_process *p, const full_kept *k, wefti_entry **entries,
+                       size_t *count);
+
+/* ---- full_lend.c */
+void full_lender_make(full_process *p); /* p->device is there */
 
 /* ---- full_link.c */
 typedef struct full_link_args {

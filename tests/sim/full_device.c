@@ -232,6 +232,7 @@ weft_err full_device_make(full_process *p)
   p->device->draft = p->w->opts.draft;
   wefti_device_on_install(p->device, full_on_install, p);
   full_keeper_make(p);
+  full_lender_make(p);
   return WEFT_OK;
 }
 

@@ -11,10 +11,8 @@ enum { OFFER_MS = 20, SLOW_MS = 3000 };
 static const char *const names[FULL_CELLS] = { "draft:t0", "draft:t1", "draft:t2",
                                                "t0",       "t1",       "t2" };
 
-void full_keep(full_process *p, const weft_snapshot *s)
+void full_kept_of(const weft_snapshot *s, full_kept *k)
 {
-  full *w = p->w;
-  full_kept *k = &w->kept[p->rank][w->kept_count[p->rank]++ % FULL_KEPT];
   *k = (full_kept){ .is = true, .digest = { s->digest_hi, s->digest_lo } };
   for (unsigned i = 0; i < FULL_CELLS; i++) {
     const weft_tensor *t = weft_snapshot_find(s, names[i]);
@@ -24,6 +22,12 @@ void full_keep(full_process *p, const weft_snapshot *s)
       memcpy(k->tensor_digest[i], t->digest, sizeof k->tensor_digest[i]);
     }
   }
+}
+
+void full_keep(full_process *p, const weft_snapshot *s)
+{
+  full *w = p->w;
+  full_kept_of(s, &w->kept[p->rank][w->kept_count[p->rank]++ % FULL_KEPT]);
 }
 
 static bool keep_want(void *arg, uint64_t weights_sequence, const uint64_t digest[2],
@@ -50,9 +54,8 @@ static bool keep_want(void *arg, uint64_t weights_sequence, const uint64_t diges
   return true;
 }
 
-/* wrong: any set but that one. */
-static const full_kept *find(const full *w, uint32_t rank, const uint64_t digest[2],
-                             bool wrong)
+const full_kept *full_kept_find(const full *w, uint32_t rank, const uint64_t digest[2],
+                                bool wrong)
 {
   for (unsigned i = 0; i < FULL_KEPT; i++) {
     const full_kept *k = &w->kept[rank][i];
@@ -69,11 +72,11 @@ static const full_kept *find_at(full *w, const full_process *p)
   const bool wrong = t->offer_wrong;
   t->offer_wrong = false;
   if (!p->wanted_other) {
-    return find(w, p->rank, p->wanted, wrong);
+    return full_kept_find(w, p->rank, p->wanted, wrong);
   }
   for (uint32_t r = 0; r < w->ranks; r++) {
     const full_kept *k =
-        r != p->rank && w->at[r] != 0 ? find(w, r, p->wanted, wrong) : NULL;
+        r != p->rank && w->at[r] != 0 ? full_kept_find(w, r, p->wanted, wrong) : NULL;
     if (k != NULL) {
       return k;
     }
@@ -94,27 +97,22 @@ void full_offer(full *w, full_process *p)
   (void)weft_sim_send(w->sim, p->worker, &m.h); /* lost: the worker does not wait */
 }
 
-static weft_err keep_take(void *arg, wefti_entry **entries, size_t *count, weft_why *why)
+void full_kept_entries(full_process *p, const full_kept *k, wefti_entry **entries,
+                       size_t *count)
 {
-  full_process *p = arg;
-  const full_kept k = p->offer;
   size_t made = 0;
   weft_err err = WEFT_OK;
-  p->offer.is = false;
-  if (!k.is) {
-    return weft_whyf(why, WEFT_E_STATE, "nothing is offered");
-  }
   wefti_entry *e = calloc(FULL_CELLS, sizeof *e);
   for (unsigned i = 0; i < FULL_CELLS && e != NULL && err == WEFT_OK; i++) {
     weft_tensor t = { .name = names[i], .dtype = "int64", .bytes = 8 };
     weft_extent extent;
-    if (!k.has[i]) {
+    if (!k->has[i]) {
       continue;
     }
-    memcpy(t.digest, k.tensor_digest[i], sizeof t.digest);
-    err = weft_memory_alloc(&p->memory, 8, &extent, why);
+    memcpy(t.digest, k->tensor_digest[i], sizeof t.digest);
+    err = weft_memory_alloc(&p->memory, 8, &extent, NULL);
     if (err == WEFT_OK) {
-      memcpy(extent.ptr, &k.content[i], sizeof k.content[i]);
+      memcpy(extent.ptr, &k->content[i], sizeof k->content[i]);
       err = wefti_cell_create(&t, &p->memory, &extent, &e[made]);
       made += err == WEFT_OK;
     }
@@ -124,6 +122,17 @@ static weft_err keep_take(void *arg, wefti_entry **entries, size_t *count, weft_
   }
   *entries = e;
   *count = made;
+}
+
+static weft_err keep_take(void *arg, wefti_entry **entries, size_t *count, weft_why *why)
+{
+  full_process *p = arg;
+  const full_kept k = p->offer;
+  p->offer.is = false;
+  if (!k.is) {
+    return weft_whyf(why, WEFT_E_STATE, "nothing is offered");
+  }
+  full_kept_entries(p, &k, entries, count);
   return WEFT_OK;
 }
 

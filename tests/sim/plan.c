@@ -119,7 +119,9 @@ void plan_print(const plan *p, const bool *left_out)
 {
   (void)fprintf(stderr, "  %u ranks, %s%s, %s, %s, lease %u ms%s%s\n",
                 (unsigned)p->opts.ranks, p->opts.joined ? "joined" : "children",
-                p->opts.keeps && !p->opts.joined ? " whose weights are kept" : "",
+                !p->opts.keeps   ? ""
+                : p->opts.joined ? " that lend"
+                                 : " whose weights are kept",
                 p->opts.inplace ? "in place" : "shadow",
                 p->opts.with_journal ? "journal" : "no journal",
                 (unsigned)p->opts.lease_ms, p->opts.draft ? ", a draft model" : "",

@@ -337,7 +337,8 @@ static void must(full *w, const char *what)
   }
 }
 
-/* A child that dies now gets its weights back without anybody's doing. */
+/* A child that dies now gets its weights back without anybody's doing, and so does a
+ * joined worker that is not alone. */
 static void check_comes_back(full *w)
 {
   char reason[200];
@@ -345,13 +346,19 @@ static void check_comes_back(full *w)
   const engine *e = weft_sim_state(w->sim, w->engine);
   const uint64_t digest[2] = { e->members[rank].digest_hi, e->members[rank].digest_lo };
   full_process *p = full_process_at(w, rank);
-  if (!w->opts.keeps || w->opts.joined || p == NULL ||
+  if (!w->opts.keeps || p == NULL || (w->opts.joined && (w->ranks < 2 || e->was_reset)) ||
       full_now(w)->visible_weights == 0 ||
       !engine_ready(NULL, e, reason, sizeof reason)) {
     return;
   }
+  if (w->opts.joined) { /* what is lent first is as good as any, or not */
+    w->trouble[rank].offer_wrong = full_random(w, 3) == 0;
+    w->trouble[rank].offer_damaged = full_random(w, 3) == 0;
+  }
   full_process_end(w, p);
   advance(w, COMES_BACK_MS);
+  w->trouble[rank].offer_wrong = false;
+  w->trouble[rank].offer_damaged = false;
   if (!w->broken && !engine_ready(NULL, e, reason, sizeof reason)) {
     full_break(w, "I7: rank %" PRIu32 " died while idle: %s", rank, reason);
   }

@@ -265,6 +265,30 @@ static void answer_checksum(weft_ctx *ctx, const sim_worker *s, const weft_w_go 
   weft_buf_unref(json);
 }
 
+static bool is_loan(const weft_msg *msg)
+{
+  return msg->type == WEFT_MSG_W_LEND || msg->type == WEFT_MSG_W_FETCH;
+}
+
+/* The bytes of a set are its hash: whoever fetches has it by the engine's word. */
+static void lend(weft_ctx *ctx, const sim_worker *s, world_worker *me,
+                 const weft_msg *msg)
+{
+  const weft_w_go *q = (const weft_w_go *)msg;
+  if (msg->type == WEFT_MSG_W_FETCH) {
+    const weft_w_fetch *f = (const weft_w_fetch *)msg;
+    me->live_sequence = f->sequence;
+    me->live = f->digest_hi;
+    ok(ctx, q);
+  } else if (me->cannot_lend) {
+    refuse(ctx, q, WEFT_E_UNSUPPORTED, false, "GPU memory");
+  } else if (me->live_sequence != ((const weft_w_lend *)msg)->sequence) {
+    refuse(ctx, q, WEFT_E_CONFLICT, false, "another set");
+  } else {
+    answer_checksum(ctx, s, q);
+  }
+}
+
 static void serve(weft_ctx *ctx, sim_worker *s, const weft_msg *msg)
 {
   world_worker *me = &s->w->workers[s->rank];
@@ -290,6 +314,10 @@ static void serve(weft_ctx *ctx, sim_worker *s, const weft_msg *msg)
   }
   if (msg->type == WEFT_MSG_W_QUERY) {
     answer_checksum(ctx, s, q);
+    return;
+  }
+  if (is_loan(msg)) {
+    lend(ctx, s, me, msg);
     return;
   }
   if (msg->type == WEFT_MSG_W_PUBLISH) {
@@ -326,7 +354,10 @@ static weft_err sim_worker_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     weft_stop(ctx, WEFT_OK);
     return WEFT_OK;
   }
-  if (msg->type >= WEFT_MSG_W_ADOPT && msg->type <= WEFT_MSG_W_QUERY &&
+  me->lends += msg->type == WEFT_MSG_W_LEND;
+  me->fetches += msg->type == WEFT_MSG_W_FETCH;
+  if (((msg->type >= WEFT_MSG_W_ADOPT && msg->type <= WEFT_MSG_W_QUERY) ||
+       is_loan(msg)) &&
       !misbehave(ctx, s, me, msg)) {
     serve(ctx, s, msg);
   }
@@ -352,6 +383,9 @@ static weft_err sim_worker_init(weft_ctx *ctx, void *self, const void *args)
                         .aborts = was.aborts,
                         .entered = was.entered,
                         .maps_ms = was.maps_ms,
+                        .lends = was.lends,
+                        .fetches = was.fetches,
+                        .cannot_lend = was.cannot_lend,
                         .maps_fails = was.maps_fails };
   return WEFT_OK;
 }

@@ -46,7 +46,9 @@ typedef struct world_worker { /* one rank; what its living incarnation holds */
   uint64_t sets[2], new_sets[2];
   bool draft, alone;                                   /* the open session's */
   unsigned accepts, goes, finishes, publishes, aborts; /* messages seen in all lives */
-  unsigned entered; /* GOs taken since the last reset by a test */
+  unsigned entered;        /* GOs taken since the last reset by a test */
+  unsigned lends, fetches; /* asked for */
+  bool cannot_lend;
   world_fault fault;
 } world_worker;
 

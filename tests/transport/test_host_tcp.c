@@ -187,6 +187,51 @@ static void every_rank_of_every_replica_is_served_once(void **state)
   join_trainer(t, WEFT_OK, "");
 }
 
+/* The same bytes, from where they lie. */
+static void memory_is_served_as_a_file_is(void **state)
+{
+  (void)state;
+  for (size_t count = 0; count <= COUNT; count += COUNT) {
+    weft_host_piece pieces[COUNT] = { { NULL, 0 } };
+    for (size_t i = 0; i < count; i++) {
+      uint8_t *bytes = sizes[i] > 0 ? malloc((size_t)sizes[i]) : NULL;
+      for (int64_t at = 0; at < sizes[i]; at++) {
+        bytes[at] = pattern(i, (uint64_t)at);
+      }
+      pieces[i] = (weft_host_piece){ .data = bytes, .bytes = (uint64_t)sizes[i] };
+    }
+    trainer t = { .fd = -1 };
+    const weft_host_sender_opts opts = { .size = sizeof opts,
+                                         .token = token,
+                                         .workers = 1 };
+    assert_ok(weft_host_sender_create_memory(&opts, pieces, count, &t.sender, NULL));
+    assert_int_equal(pthread_create(&t.thread, NULL, trainer_main, &t), 0);
+    worker k = { .info = info_for(weft_host_sender_address(t.sender),
+                                  "another-token-of-it", sizes, count),
+                 .who = { .world_size = 1 } };
+    (void)worker_main(&k);
+    assert_err(k.err, WEFT_E_DENIED); /* and no byte of it */
+    k = (worker){ .info =
+                      info_for(weft_host_sender_address(t.sender), token, sizes, count),
+                  .who = { .world_size = 1 } };
+    (void)worker_main(&k);
+    assert_ok(k.err);
+    assert_true(k.right);
+    assert_int_equal(pthread_join(t.thread, NULL), 0);
+    assert_ok(t.err);
+    weft_host_sender_destroy(t.sender);
+    for (size_t i = 0; i < count; i++) {
+      free((void *)(uintptr_t)pieces[i].data);
+    }
+  }
+  const weft_host_piece many[2] = { { NULL, UINT64_MAX }, { NULL, 1 } };
+  const weft_host_sender_opts opts = { .size = sizeof opts,
+                                       .token = token,
+                                       .workers = 1 };
+  weft_host_sender *s = NULL;
+  assert_err(weft_host_sender_create_memory(&opts, many, 2, &s, NULL), WEFT_E_OVERFLOW);
+}
+
 static void a_set_without_bytes_is_served(void **state)
 {
   (void)state;
@@ -450,6 +495,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(all_workers_get_all_bytes),
     cmocka_unit_test(every_rank_of_every_replica_is_served_once),
+    cmocka_unit_test(memory_is_served_as_a_file_is),
     cmocka_unit_test(a_set_without_bytes_is_served),
     cmocka_unit_test(strangers_are_turned_away),
     cmocka_unit_test(lying_trainers_are_errors),

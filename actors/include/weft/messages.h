@@ -91,7 +91,8 @@ typedef enum weft_worker_phase {
   WEFT_WORKER_INSTALLED, /* finished, waits for publish or abort */
   WEFT_WORKER_ABORTING,
   WEFT_WORKER_POISONED,
-  WEFT_WORKER_MAPPING /* maps again what its last life left; asks meanwhile wait */
+  WEFT_WORKER_MAPPING /* maps again what its last life left, or copies it from another
+                         rank; asks meanwhile wait */
 } weft_worker_phase;
 
 typedef enum weft_member_kind {
@@ -118,7 +119,8 @@ typedef enum weft_device_job {
   WEFT_DEVICE_CHECKSUM,
   WEFT_DEVICE_RESET,
   WEFT_DEVICE_REAP, /* free snapshots that readers have left */
-  WEFT_DEVICE_RECALL /* verify and install what the last life left */
+  WEFT_DEVICE_RECALL, /* verify and install what the last life left */
+  WEFT_DEVICE_FETCH   /* ... what another rank lends */
 } weft_device_job;
 
 typedef enum weft_restore_state {

@@ -91,6 +91,9 @@ MUTATIONS = [
     ("kept-any-set", "what is offered is served whatever the engine has named", [
         ("actors/device_recall.c",
          "(got[0] != digest[0] || got[1] != digest[1])", "got[0] == 0")]),
+    ("lent-any-set", "what another rank lends is served whatever the engine has named", [
+        ("actors/device_fetch.c",
+         "(got[0] != digest[0] || got[1] != digest[1])", "(got[0] == 0)")]),
     ("mapping-counts-as-ready", "a worker that maps its weights again counts as ready", [
         (ENGINE + "members.c", "  const bool has_it = has_what_is_visible(e, m);",
          "  const bool has_it = has_what_is_visible(e, m) ||\n"

@@ -1,6 +1,7 @@
-/* weft/host_sender.h -- the trainer's end of the host backend's tcp source: hands the
- * tensors of a safetensors file to every worker that comes with the right token.  One
- * blocking call on one thread; not for a loop.  Handshake: weft/transfer.h. */
+/* weft/host_sender.h -- the sending end of the host backend's tcp source: hands the
+ * tensors of a safetensors file, or of memory, to every worker that comes with the right
+ * token.  One blocking call on one thread; not for a loop.  Handshake: weft/transfer.h.
+ */
 #ifndef WEFT_HOST_SENDER_H
 #define WEFT_HOST_SENDER_H
 
@@ -36,6 +37,17 @@ WEFT_API weft_err weft_host_sender_create(const weft_host_sender_opts *opts, int
                                           const weft_safetensors *st,
                                           weft_host_sender **out, weft_why *why)
     WEFT_MUST_USE;
+/* One tensor that lies in memory, as readers see it: row-major, little-endian. */
+typedef struct weft_host_piece {
+  const void *data; /* [bytes]; NULL when bytes == 0 */
+  uint64_t bytes;
+} weft_host_piece;
+/* The same for pieces [count], in the order of update_info's names; borrows them and
+ * their bytes until destroy. */
+WEFT_API weft_err weft_host_sender_create_memory(const weft_host_sender_opts *opts,
+                                                 const weft_host_piece *pieces,
+                                                 size_t count, weft_host_sender **out,
+                                                 weft_why *why) WEFT_MUST_USE;
 /* "host:port" for update_info; valid until destroy. */
 WEFT_API const char *weft_host_sender_address(const weft_host_sender *s);
 /* Serves all workers at the same time until each has confirmed every byte.  Who comes
