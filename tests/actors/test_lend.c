@@ -242,9 +242,9 @@ static void what_is_no_loan_is_refused(void **state)
     "{\"source\":{\"kind\":\"safetensors\",\"path\":\"/etc/passwd\"}}",
     "{\"source\":{\"kind\":\"tcp\"}}",
     "{\"source\":{\"kind\":\"tcp\",\"address\":7}}",
+    "{\"source\":{\"kind\":\"tcp\",\"address\":\"127.0.0.1:1\",\"token\":\"x\"}}",
     "{\"source\":{\"kind\":\"tcp\",\"address\":\"127.0.0.1:1\",\"token\":\"x\"},"
-    "\"names\":["
-    "\"b\",\"a\"],\"dtype_names\":[\"float32\",\"float32\"],\"shapes\":[[1],[1]]}"
+    "\"names\":7}"
   };
   world w;
   begin(&w);
