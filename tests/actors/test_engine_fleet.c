@@ -1,6 +1,8 @@
 /* A coordinator and its replicas: what goes well, what is refused, who may ask what. */
 #include "fleet_test.h"
 
+#include "engine.h"
+
 static fleet_world w;
 
 static void a_push_commits_on_all_replicas(void **state)
@@ -247,6 +249,9 @@ static void a_replica_that_restarts_is_behind_until_a_push(void **state)
   const fleet_answer *a = fleet_query(&w, C, WEFT_QUERY_READY);
   expect(&w, a, WEFT_E_UNAVAIL);
   expect_text(a, "replica 1 is behind");
+  const engine *e = weft_sim_state(w.sim, w.engines[C].actor);
+  assert_int_equal(e->loan.stage, LOAN_NONE); /* no engine lends to another */
+  assert_int_equal(e->members[1].lent.incarnation, 0);
   a = fleet_query(&w, C, WEFT_QUERY_INFO);
   expect(&w, a, WEFT_OK);
   assert_string_equal(a->version, "one");
