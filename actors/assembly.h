@@ -26,7 +26,6 @@
 
 enum {
   WEFTI_URL_MAX = 256,
-  WEFTI_TOKEN_MAX = 4096,
   WEFTI_CONTROL_CONTEXTS = 64,
   WEFTI_SNAPSHOT_CONTEXTS = 16,
   WEFTI_HTTP_MAX = 16 /* addresses */
@@ -227,9 +226,9 @@ weft_err wefti_link_make(void *arg, weft_ctx *ctx, const char *url, weft_actor_i
 void wefti_lower_priority(weft_runtime *rt, unsigned loop);
 /* A weft_lifeline_fn that expects nothing. */
 void wefti_ignore_fds(void *arg, const void *data, size_t len, int *fds, size_t nfds);
-/* Posts a copy of tmpl to an actor from any thread. */
 /* Threads that copy in each worker: as asked, else this process's cores shared out. */
 unsigned wefti_copy_threads(unsigned asked, uint32_t workers);
+/* Posts a copy of tmpl to an actor from any thread. */
 weft_err wefti_post(weft_runtime *rt, weft_actor_id to, const weft_msg *tmpl);
 weft_err wefti_post_stop(weft_runtime *rt, weft_actor_id who);
 weft_err wefti_random(void *out, size_t len) WEFT_MUST_USE;

@@ -162,8 +162,8 @@ typedef struct engine_member {
   uint64_t stamp_ns;    /* worker's clock in its last answer */
   uint64_t stamp_at_ms; /* our clock when that answer came */
   uint64_t stamp_at_ns; /* … and CLOCK_BOOTTIME */
-  uint64_t
-      granted_at_ms; /* stamp_at_ms of the newest stamp that a grant echoed; 0 = never */
+  /* stamp_at_ms of the newest stamp that a grant echoed; 0 = never */
+  uint64_t granted_at_ms;
   uint64_t fence_timer;
   uint64_t fenced_at_ms; /* of LOST: when its last grant has run out */
   bool no_grant;         /* being fenced */
@@ -347,7 +347,7 @@ typedef struct engine {
   struct engine_check *checks; /* questions to workers under way */
 } engine;
 
-/* Timer tags: what << 32 | rank or low bits. */
+/* Timer tags: what << 32 | the rank, or the low half of the epoch, or 0. */
 enum {
   TIMER_CALL_DUE = 1,
   TIMER_LEASE,
@@ -414,6 +414,7 @@ void engine_call_free(weft_ctx *ctx, engine *e, engine_call *call);
 const char *engine_call_name(engine_call_kind kind); /* "update_weights", … */
 /* The deadline of a call of this kind that names none. */
 uint32_t engine_call_patience(const engine *e, engine_call_kind kind);
+uint64_t engine_call_left_ms(weft_ctx *ctx, const engine_call *call); /* at least 1 */
 /* "rank", or a coordinator's "replica". */
 const char *engine_unit(const engine *e);
 void engine_reply_to(weft_ctx *ctx, engine *e, weft_return ret, engine_call_kind kind,
@@ -448,7 +449,6 @@ void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *r
 void engine_update_go(weft_ctx *ctx, engine *e);
 
 /* ---- engine_commit.c */
-uint64_t engine_call_left_ms(weft_ctx *ctx, const engine_call *call); /* at least 1 */
 uint64_t engine_commit_reserve_ms(const engine_call *call); /* kept of a finish's time */
 /* Every rank has it: decide, or vote, as soon as no earlier life's grant runs. */
 void engine_installed(weft_ctx *ctx, engine *e);
@@ -489,8 +489,8 @@ void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank);
 bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg);
 void engine_fence(weft_ctx *ctx, engine *e, uint32_t rank, const char *why);
 void engine_fence_due(weft_ctx *ctx, engine *e, uint32_t rank, uint64_t timer);
-void engine_admit_arrivals(weft_ctx *ctx, engine *e); /* after a commit */
-void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank);
+void engine_admit_arrivals(weft_ctx *ctx, engine *e); /* what kept them out has ended */
+void engine_member_published(engine *e, uint32_t rank);
 /* Starts again what timers found no memory. */
 void engine_members_rearm(weft_ctx *ctx, engine *e);
 bool engine_member_usable(const engine_member *m); /* can be asked something */

@@ -283,6 +283,12 @@ uint32_t engine_call_patience(const engine *e, engine_call_kind kind)
   return CALL_DEFAULT_MS;
 }
 
+uint64_t engine_call_left_ms(weft_ctx *ctx, const engine_call *call)
+{
+  const uint64_t now = weft_now_ms(ctx);
+  return call->due_ms > now ? call->due_ms - now : 1;
+}
+
 /* What is wrong with the call's own fields, or NULL. */
 static const char *bad_field(const engine_call *c, const call_head *head,
                              weft_str version)

@@ -179,8 +179,7 @@ static engine_cast *create(weft_ctx *ctx, engine *e, engine_call_kind kind)
 void engine_cast_begin(weft_ctx *ctx, engine *e, engine_call *call)
 {
   engine_cast *c = create(ctx, e, call->kind);
-  const uint64_t now = weft_now_ms(ctx);
-  uint64_t within_ms = call->due_ms > now ? call->due_ms - now : 1;
+  uint64_t within_ms = engine_call_left_ms(ctx, call);
   if (c == NULL && call->kind == CALL_LABEL) {
     e->change.recorded = false; /* the same record again: its answer tries this again */
     return;

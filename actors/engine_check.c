@@ -62,15 +62,13 @@ static void answer(weft_ctx *ctx, engine *e, engine_check *c, const engine_answe
 
 static weft_buf *weights_body(const engine *e, const weft_buf *table)
 {
-  char digest[64];
-  (void)snprintf(digest, sizeof digest, "xxh3-128:%016" PRIx64 "%016" PRIx64,
-                 e->visible.digest_hi, e->visible.digest_lo);
   weft_json_writer w;
   weft_jw_init(&w);
   weft_jw_object(&w, NULL);
   weft_jw_str(&w, "version", e->visible.version);
   weft_jw_u64(&w, "weights_sequence", e->visible.weights_sequence);
-  weft_jw_str(&w, "digest", e->visible.weights_sequence == 0 ? NULL : digest);
+  engine_jw_digest(&w, "digest", e->visible.weights_sequence, e->visible.digest_hi,
+                   e->visible.digest_lo);
   weft_jw_raw(&w, "tensors", (const char *)table->data, table->len);
   weft_jw_end(&w);
   return weft_jw_take_buf(&w);
@@ -218,12 +216,6 @@ static void compare_failed(engine_check *c, weft_err err, const char *text)
   (void)snprintf(c->text, sizeof c->text, "weight_checker: %s", text);
 }
 
-static uint64_t left_ms(weft_ctx *ctx, const engine_call *call)
-{
-  const uint64_t now = weft_now_ms(ctx);
-  return call->due_ms > now ? call->due_ms - now : 1;
-}
-
 /* false: it is over already, c->err or c->compared says how. */
 static bool compare_begin(weft_ctx *ctx, engine *e, engine_check *c)
 {
@@ -237,8 +229,8 @@ static bool compare_begin(weft_ctx *ctx, engine *e, engine_check *c)
     const weft_clerk_compare m = { .h = { .type = WEFT_MSG_CLERK_COMPARE },
                                    .now = now,
                                    .baseline = c->call->info };
-    c->clerk_corr =
-        weft_ask(ctx, e->args.clerk, weft_msg_make(ctx, &m.h), left_ms(ctx, c->call));
+    c->clerk_corr = weft_ask(ctx, e->args.clerk, weft_msg_make(ctx, &m.h),
+                             engine_call_left_ms(ctx, c->call));
     weft_buf_unref(now);
     return true;
   }
@@ -318,7 +310,8 @@ static void begin(weft_ctx *ctx, engine *e, engine_call *call, weft_return ret,
     c->parts = weft_alloc(ctx, e->world * sizeof(weft_buf *));
   }
   if (c == NULL || c->corr == NULL || c->parts == NULL) {
-    engine_answer a = { .err = WEFT_E_NOMEM, .message = "engine: out of memory" };
+    engine_answer a = { .err = WEFT_E_NOMEM,
+                        .message = "engine: out of memory for a question; try again" };
     engine_check none = { .call = call, .ret = ret, .started_ms = now };
     answer(ctx, e, &none, &a);
     if (c != NULL) {
@@ -333,7 +326,7 @@ static void begin(weft_ctx *ctx, engine *e, engine_call *call, weft_return ret,
   c->weights_sequence = e->visible.weights_sequence;
   c->next = e->checks;
   e->checks = c;
-  const uint64_t within_ms = call == NULL ? QUERY_MS : left_ms(ctx, call);
+  const uint64_t within_ms = call == NULL ? QUERY_MS : engine_call_left_ms(ctx, call);
   for (uint32_t i = 0; i < (what == WEFT_QUERY_WEIGHTS ? 1 : e->world); i++) {
     ask_rank(ctx, e, c, i, within_ms);
   }

@@ -6,12 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-uint64_t engine_call_left_ms(weft_ctx *ctx, const engine_call *call)
-{
-  const uint64_t now = weft_now_ms(ctx);
-  return call->due_ms > now ? call->due_ms - now : 1;
-}
-
 /* Finish time kept for what follows the record.  Half of a deadline that is short itself,
  * so that a caller in a hurry can finish at all. */
 uint64_t engine_commit_reserve_ms(const engine_call *call)
@@ -328,6 +322,6 @@ void engine_label_begin(weft_ctx *ctx, engine *e, engine_call *call)
   next->declared = true;
   (void)snprintf(next->version, sizeof next->version, "%s", call->version);
   call->due_timer = weft_timer_start(ctx, engine_call_left_ms(ctx, call),
-                                     ENGINE_TAG(TIMER_CALL_DUE, 1));
+                                     ENGINE_TAG(TIMER_CALL_DUE, 0));
   record(ctx, e);
 }

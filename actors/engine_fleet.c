@@ -149,10 +149,9 @@ bool engine_fleet_answer(weft_ctx *ctx, engine *e, engine_member *m, const weft_
 
 /* ---- what replicas say of themselves */
 
-static void note(weft_ctx *ctx, engine *e, const engine_member *m, const weft_w_state *s)
+static void note(engine *e, const engine_member *m, const weft_w_state *s)
 {
   engine_replica *r = &e->fleet.replicas[m->rank];
-  (void)ctx;
   r->unready = s->unready != 0;
   (void)snprintf(r->reason, sizeof r->reason, "%.*s", (int)s->reason.len,
                  s->reason.len > 0 ? s->reason.p : "");
@@ -176,7 +175,7 @@ bool engine_fleet_heard(weft_ctx *ctx, engine *e, engine_member *m, const weft_w
 {
   engine_replica *r = &e->fleet.replicas[m->rank];
   const uint64_t ranks = (uint64_t)e->args.tp * e->args.pp;
-  note(ctx, e, m, s);
+  note(e, m, s);
   if (m->state == MEMBER_ADOPTING) {
     r->beat_again = false;
     if (s->ranks != ranks) {
@@ -263,9 +262,8 @@ static bool is_mixed(const engine *e)
   return false;
 }
 
-weft_buf *engine_fleet_mixed(weft_ctx *ctx, const engine *e, weft_err *err)
+weft_buf *engine_fleet_mixed(const engine *e, weft_err *err)
 {
-  (void)ctx;
   *err = WEFT_OK;
   if (e->fleet.replicas == NULL || !is_mixed(e)) {
     return NULL;

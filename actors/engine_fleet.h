@@ -48,7 +48,7 @@ uint64_t engine_fleet_visible(weft_ctx *ctx, struct engine *e);
 bool engine_fleet_settled(weft_ctx *ctx, const struct engine *e);
 /* Members "mixed" and "replicas" of /weight_info; NULL = all show the same (*err OK), or
  * out of memory. */
-weft_buf *engine_fleet_mixed(weft_ctx *ctx, const struct engine *e, weft_err *err);
+weft_buf *engine_fleet_mixed(const struct engine *e, weft_err *err);
 void engine_fleet_status(weft_json_writer *w, const struct engine *e);
 void engine_fleet_replica(weft_json_writer *w, const struct engine *e, uint32_t rank);
 

@@ -155,9 +155,8 @@ void engine_upstream_rearm(weft_ctx *ctx, engine *e)
   }
 }
 
-void engine_upstream_tell(weft_ctx *ctx, engine *e)
+void engine_upstream_tell(engine *e)
 {
-  (void)ctx;
   const engine_upstream *up = &e->up;
   if (e->args.on_upstream != NULL) {
     e->args.on_upstream(e->args.on_upstream_arg,
@@ -363,7 +362,7 @@ void engine_upstream_adopt(weft_ctx *ctx, engine *e, const weft_w_adopt *m)
            " sequence=%" PRIu64 " behind=%d doubt=%d",
            up->rank, up->size, up->fleet, up->boot, up->want_sequence, is_behind(e),
            up->vote.given);
-  engine_upstream_tell(ctx, e);
+  engine_upstream_tell(e);
   answer_state(ctx, e, (const weft_w_beat *)m);
   engine_publish_status(ctx, e);
 }
@@ -384,7 +383,7 @@ void engine_upstream_beat(weft_ctx *ctx, engine *e, const weft_w_beat *m)
   if (e->session.upstream && up->seen >= up->next_sequence) {
     engine_upstream_show(ctx, e);
   }
-  engine_upstream_tell(ctx, e);
+  engine_upstream_tell(e);
   answer_state(ctx, e, m);
   if (!had && is_granted(ctx, e)) {
     up->cut = false;

@@ -78,14 +78,13 @@ bool engine_idem_admit(weft_ctx *ctx, engine *e, engine_call *call, weft_str key
   if (slot->done) {
     (void)weft_reply(ctx, call->ret, weft_msg_make(ctx, &slot->answer->h));
   } else if (slot->waiter_count < ENGINE_IDEM_WAITERS) {
-    const uint64_t now = weft_now_ms(ctx);
     slot->waiters[slot->waiter_count++] = (engine_idem_waiter){
       .ret = call->ret,
       .caller = call->caller,
       .kind = call->kind,
       .started_ms = call->started_ms,
-      .due_timer = weft_timer_start(ctx, call->due_ms > now ? call->due_ms - now : 1,
-                                    ENGINE_TAG(TIMER_CALL_DUE, 4)),
+      .due_timer = weft_timer_start(ctx, engine_call_left_ms(ctx, call),
+                                    ENGINE_TAG(TIMER_CALL_DUE, 0)),
     };
   } else {
     engine_answer_err(ctx, e, call, WEFT_E_UNAVAIL,

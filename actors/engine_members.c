@@ -196,7 +196,7 @@ static void look_again(weft_ctx *ctx, engine *e, engine_member *m, uint32_t phas
   }
 }
 
-void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank)
+void engine_member_published(engine *e, uint32_t rank)
 {
   engine_member *m = &e->members[rank];
   if (!engine_member_usable(m)) {
@@ -212,7 +212,6 @@ void engine_member_published(weft_ctx *ctx, engine *e, uint32_t rank)
   m->reported.poisoned = 0;
   m->reported.received = 0;
   m->reported.expected = 0;
-  (void)ctx;
 }
 
 /* ---- heartbeats and grants */

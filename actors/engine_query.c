@@ -22,7 +22,7 @@ static void query_info(weft_ctx *ctx, engine *e, engine_answer *a)
                    "weight_info: this coordinator restarted a moment ago and asks its "
                    "replicas; ask again in two seconds");
   } else {
-    a->body = engine_fleet_mixed(ctx, e, &a->err);
+    a->body = engine_fleet_mixed(e, &a->err);
   }
 }
 

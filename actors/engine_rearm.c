@@ -2,12 +2,11 @@
  * session would have no lease, a call no deadline, a record no second attempt. */
 #include "engine.h"
 
-static void rearm_call(weft_ctx *ctx, engine_call *call, uint32_t low)
+static void rearm_call(weft_ctx *ctx, engine_call *call)
 {
-  const uint64_t now = weft_now_ms(ctx);
   if (call != NULL && call->due_timer == 0 && !call->answered) {
-    call->due_timer = weft_timer_start(ctx, call->due_ms > now ? call->due_ms - now : 1,
-                                       ENGINE_TAG(TIMER_CALL_DUE, low));
+    call->due_timer = weft_timer_start(ctx, engine_call_left_ms(ctx, call),
+                                       ENGINE_TAG(TIMER_CALL_DUE, 0));
   }
 }
 
@@ -16,7 +15,7 @@ static void rearm_change(weft_ctx *ctx, engine *e)
   if (!e->change.pending) {
     return;
   }
-  rearm_call(ctx, e->change.label ? e->change.call : e->call, 1);
+  rearm_call(ctx, e->change.label ? e->change.call : e->call);
   if (!e->change.recorded && e->change.corr == 0 && e->change.corr_timer == 0) {
     engine_record_again(ctx, e);
   }
@@ -28,9 +27,9 @@ void engine_rearm(weft_ctx *ctx, engine *e)
   rearm_change(ctx, e);
   engine_upstream_rearm(ctx, e);
   engine_inplace_rearm(ctx, e);
-  rearm_call(ctx, e->abort_call, 3);
+  rearm_call(ctx, e->abort_call);
   for (engine_call *call = e->waiting; call != NULL; call = call->next) {
-    rearm_call(ctx, call, 2);
+    rearm_call(ctx, call);
   }
   if (e->session.state == WEFTI_OPEN && e->session.lease_timer == 0 &&
       !e->session.upstream) {

@@ -361,7 +361,7 @@ bool engine_round_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     engine_inplace_report(ctx, e, &e->members[rank], r->poisoned);
   }
   if (e->round.phase == PHASE_PUBLISH) {
-    engine_member_published(ctx, e, rank);
+    engine_member_published(e, rank);
     engine_fleet_published(e, &e->members[rank]);
   }
   e->round.open--;

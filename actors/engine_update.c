@@ -285,7 +285,7 @@ void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *r
   e->abort_call = by;
   if (by != NULL) {
     by->due_timer = weft_timer_start(ctx, engine_call_left_ms(ctx, by),
-                                     ENGINE_TAG(TIMER_CALL_DUE, 3));
+                                     ENGINE_TAG(TIMER_CALL_DUE, 0));
   }
   (void)snprintf(e->last_abort, sizeof e->last_abort, "%s", reason);
   e->last_abort_epoch = e->session.epoch;

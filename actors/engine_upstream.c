@@ -18,17 +18,24 @@ static uint64_t patience(uint64_t timeout_ms)
   return timeout_ms - (share < MARGIN_MS ? share : MARGIN_MS);
 }
 
-/* NULL after the refusal: no memory. */
+/* NULL after the refusal: no memory, or a version that no client could have set. */
 static engine_call *open_call(weft_ctx *ctx, engine *e, const engine_ask *ask,
                               engine_call_kind kind, uint32_t timeout_ms,
                               weft_str version)
 {
+  if (version.len > ENGINE_VERSION_MAX) {
+    engine_upstream_refuse(ctx, ask, WEFT_E_INVAL,
+                           "%s: a version of %" PRIu32 " bytes, at most %d are taken",
+                           engine_call_name(kind), version.len, ENGINE_VERSION_MAX);
+    return NULL;
+  }
   engine_call *call = weft_alloc(ctx, sizeof *call);
   char *copy = weft_alloc(ctx, (size_t)version.len + 1);
-  if (call == NULL || copy == NULL || version.len > ENGINE_VERSION_MAX) {
+  if (call == NULL || copy == NULL) {
     weft_free(ctx, call);
     weft_free(ctx, copy);
-    engine_upstream_refuse(ctx, ask, WEFT_E_NOMEM, "no memory for a call");
+    engine_upstream_refuse(ctx, ask, WEFT_E_NOMEM, "%s: no memory for a call",
+                           engine_call_name(kind));
     return NULL;
   }
   if (version.len > 0) {
@@ -389,7 +396,8 @@ static void on_order(weft_ctx *ctx, engine *e, const engine_ask *ask, const weft
     }
   }
   if (call != NULL && call->kind == CALL_PAUSE && call->reason == NULL) {
-    engine_answer_err(ctx, e, call, WEFT_E_NOMEM, "no memory for a call");
+    engine_answer_err(ctx, e, call, WEFT_E_NOMEM, "%s: no memory for a call",
+                      engine_call_name(call->kind));
   } else if (call != NULL) {
     engine_dispatch(ctx, e, call);
   }

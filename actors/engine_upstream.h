@@ -113,7 +113,7 @@ void engine_upstream_adopt(weft_ctx *ctx, struct engine *e, const weft_w_adopt *
 void engine_upstream_beat(weft_ctx *ctx, struct engine *e, const weft_w_beat *m);
 void engine_upstream_cut_due(weft_ctx *ctx, struct engine *e, uint64_t timer);
 void engine_upstream_rearm(weft_ctx *ctx, struct engine *e);
-void engine_upstream_tell(weft_ctx *ctx, struct engine *e); /* args.on_upstream */
+void engine_upstream_tell(struct engine *e); /* args.on_upstream */
 /* Whether what the ranks hold may be shown; the reason when not.  true without a fleet.
  */
 bool engine_upstream_serves(weft_ctx *ctx, const struct engine *e, char *reason,

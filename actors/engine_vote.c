@@ -97,7 +97,7 @@ bool engine_vote_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
            "prepared: the coordinator decides fleet=%s boot=%016" PRIx64
            " epoch=%" PRIu64,
            v->fleet, v->boot, v->epoch);
-  engine_upstream_tell(ctx, e);
+  engine_upstream_tell(e);
   engine_answer_ok(ctx, e, call);
   engine_wake_waiting(ctx, e);
   return true;
@@ -113,7 +113,7 @@ static void forget(weft_ctx *ctx, engine *e, bool committed)
   up->last_epoch = up->vote.epoch;
   up->aborted_last = !committed;
   up->vote = (engine_vote){ .given = false };
-  engine_upstream_tell(ctx, e);
+  engine_upstream_tell(e);
 }
 
 void engine_vote_over(weft_ctx *ctx, engine *e, bool committed)
@@ -206,10 +206,9 @@ void engine_resolve_begin(weft_ctx *ctx, engine *e, engine_call *call)
   } else if (!call->commit) {
     engine_abort_begin(ctx, e, call, reason);
   } else {
-    const uint64_t now = weft_now_ms(ctx);
     const weft_str version = { v->version, (uint32_t)strlen(v->version) };
     const bool declared = v->declared;
-    call->due_timer = weft_timer_start(ctx, call->due_ms > now ? call->due_ms - now : 1,
+    call->due_timer = weft_timer_start(ctx, engine_call_left_ms(ctx, call),
                                        ENGINE_TAG(TIMER_CALL_DUE, 0));
     e->call = call;
     engine_vote_commit(ctx, e, 0, version, declared);

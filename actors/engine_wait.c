@@ -19,9 +19,8 @@ void engine_wait_for_turn(weft_ctx *ctx, engine *e, engine_call *call)
   call->next = NULL;
   *at = call;
   e->waiting_count++;
-  const uint64_t now = weft_now_ms(ctx);
-  call->due_timer = weft_timer_start(ctx, call->due_ms > now ? call->due_ms - now : 1,
-                                     ENGINE_TAG(TIMER_CALL_DUE, 2));
+  call->due_timer = weft_timer_start(ctx, engine_call_left_ms(ctx, call),
+                                     ENGINE_TAG(TIMER_CALL_DUE, 0));
 }
 
 void engine_wake_waiting(weft_ctx *ctx, engine *e)
@@ -94,9 +93,9 @@ void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
     e->abort_call = NULL;
     by->due_timer = 0;
     engine_answer_err(ctx, e, by, WEFT_E_TIMEOUT,
-                      "%s: not all workers have let go yet; those that do not will be "
+                      "%s: not every %s has let go yet; one that does not will be "
                       "fenced, and the session ends all the same",
-                      engine_call_name(by->kind));
+                      engine_call_name(by->kind), engine_unit(e));
     return;
   }
   if (engine_idem_due(ctx, e, timer)) {

@@ -448,7 +448,7 @@ void wefti_store_state_get(weft_store *store, wefti_store_state *out)
 weft_err weft_store_create(const weft_store_opts *opts, weft_store **out)
 {
   if (opts->size < sizeof(weft_store_opts) || opts->snapshots_max > SLOTS_MAX ||
-      opts->snapshots_max == 1) {
+      (opts->snapshots_max != 0 && opts->snapshots_max < SLOTS_MIN)) {
     return WEFT_E_INVAL;
   }
   weft_store *store = aligned_alloc(_Alignof(weft_store), sizeof(weft_store));

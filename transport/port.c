@@ -242,14 +242,6 @@ static const weft_actor_class port_class = { .name = "port",
                                              .fini = port_fini,
                                              .on = port_on };
 
-weft_err weft_port_spawn(weft_ctx *ctx, const weft_port_opts *opts, char *url_out,
-                         size_t url_cap, weft_actor_id *out, weft_why *why)
-{
-  port_args args = { .opts = opts, .url_cap = url_cap, .why = why };
-  args.url_out = url_out;
-  return weft_spawn(ctx, &port_class, &args, NULL, out);
-}
-
 /* NOLINTNEXTLINE(readability-function-size): the interface has seven parameters */
 weft_err weft_port_spawn_on(weft_runtime *rt, unsigned loop, const weft_port_opts *opts,
                             char *url_out, size_t url_cap, weft_actor_id *out,

@@ -47,13 +47,11 @@ WEFT_API const weft_catalogue *weft_messages(void);
 
 /* ---- values inside messages; they travel: append only */
 
-typedef enum weft_outcome {                    /* of a call that failed */
-                            WEFT_OUTCOME_NONE, /* succeeded, or there was nothing that
-                                                  could have changed */
-                            WEFT_OUTCOME_NOT_COMMITTED, /* version and bytes are as they
-                                                           were */
-                            WEFT_OUTCOME_UNKNOWN /* the commit record was issued: it may
-                                                    become visible yet */
+/* Of a call that failed. */
+typedef enum weft_outcome {
+  WEFT_OUTCOME_NONE,          /* it succeeded, or nothing could have changed */
+  WEFT_OUTCOME_NOT_COMMITTED, /* version and bytes are as they were */
+  WEFT_OUTCOME_UNKNOWN        /* the commit record was issued: visible yet, perhaps */
 } weft_outcome;
 
 typedef enum weft_query {
@@ -67,7 +65,8 @@ typedef enum weft_query {
   WEFT_QUERY_RESET,    /* of one worker: the checker's destructive reset */
   WEFT_QUERY_VERSIONS, /* GET /weight_versions; arg: how many at most, "" = 100 */
   WEFT_QUERY_METRICS,  /* GET /metrics: Prometheus text */
-  WEFT_QUERY_RANKS /* as READY, of the workers alone: a member of a fleet may serve less */
+  WEFT_QUERY_RANKS /* as READY, of the workers alone: a member of a fleet may serve less
+                    */
 } weft_query;
 
 typedef enum weft_pause_action { WEFT_PAUSE, WEFT_RESUME } weft_pause_action;
@@ -118,9 +117,9 @@ typedef enum weft_device_job {
   WEFT_DEVICE_WEIGHTS, /* JSON of the live snapshot */
   WEFT_DEVICE_CHECKSUM,
   WEFT_DEVICE_RESET,
-  WEFT_DEVICE_REAP, /* free snapshots that readers have left */
+  WEFT_DEVICE_REAP,   /* free snapshots that readers have left */
   WEFT_DEVICE_RECALL, /* verify and install what the last life left */
-  WEFT_DEVICE_FETCH   /* ... what another rank lends */
+  WEFT_DEVICE_FETCH   /* … what another rank lends */
 } weft_device_job;
 
 typedef enum weft_restore_state {

@@ -28,6 +28,10 @@ typedef struct weft_link_opts {
  * reason DOWN: a link never reconnects, a request is never sent twice. */
 WEFT_API weft_err weft_link_spawn(weft_ctx *ctx, const weft_link_opts *opts,
                                   weft_actor_id *out) WEFT_MUST_USE;
+/* The same from outside any actor, before or while the loops run. */
+WEFT_API weft_err weft_link_spawn_on(weft_runtime *rt, unsigned loop,
+                                     const weft_link_opts *opts, weft_actor_id *out)
+    WEFT_MUST_USE;
 
 typedef struct weft_port_opts {
   size_t size;      /* sizeof(weft_port_opts) */
@@ -42,18 +46,10 @@ typedef struct weft_port_opts {
   uint16_t gone_type;
 } weft_port_opts;
 
-/* Spawns the port on ctx's loop.  Answers go back by themselves; ASK_FAILED becomes an
- * error frame, which a link turns into ASK_FAILED(same reason) at the asker.  url_out
- * (may be NULL) gets the address as bound.  Errors: SYS, EXISTS (a living socket there),
- * with why. */
-WEFT_API weft_err weft_port_spawn(weft_ctx *ctx, const weft_port_opts *opts,
-                                  char *url_out, size_t url_cap, weft_actor_id *out,
-                                  weft_why *why) WEFT_MUST_USE;
-
-/* The same from outside any actor, before or while the loops run. */
-WEFT_API weft_err weft_link_spawn_on(weft_runtime *rt, unsigned loop,
-                                     const weft_link_opts *opts, weft_actor_id *out)
-    WEFT_MUST_USE;
+/* Spawns the port, before or while the loops run.  Answers go back by themselves;
+ * ASK_FAILED becomes an error frame, which a link turns into ASK_FAILED(same reason) at
+ * the asker.  url_out (may be NULL) gets the address as bound.  Errors: SYS, EXISTS (a
+ * living socket there), with why. */
 WEFT_API weft_err weft_port_spawn_on(weft_runtime *rt, unsigned loop,
                                      const weft_port_opts *opts, char *url_out,
                                      size_t url_cap, weft_actor_id *out, weft_why *why)
