@@ -1,5 +1,5 @@
-/* worker_priv.h -- private to the worker_*.c files: the worker actor's
- * state.  Not here: what others may know of it (worker.h). */
+/* worker_priv.h -- private to the worker*.c files: the worker actor's state.  Not here:
+ * what others may know of it (worker.h). */
 #ifndef WEFT_ACTORS_WORKER_PRIV_H
 #define WEFT_ACTORS_WORKER_PRIV_H
 
@@ -155,7 +155,13 @@ void worker_drain_end(weft_ctx *ctx, worker *w);
 /* Readers that were paused up to epoch are served again, unless a session is open. */
 void worker_resume(worker *w, uint64_t epoch);
 
+/* ---- worker_session.c */
+void worker_on_session(weft_ctx *ctx, worker *w, const worker_ask *ask); /* … to finish */
+void worker_on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask);
+void worker_on_abort(weft_ctx *ctx, worker *w, const worker_ask *ask);
+
 /* ---- worker.c */
+/* Any frame but an adoption and a heartbeat. */
 void worker_dispatch(weft_ctx *ctx, worker *w, const worker_ask *ask);
 
 #endif /* WEFT_ACTORS_WORKER_PRIV_H */

@@ -13,7 +13,7 @@ MUTATIONS = [
     ("installed-kept-after-abort", "ABORT leaves what was installed in the store", [
         ("actors/device.c", "  wefti_store_drop(device->store, epoch);\n", "")]),
     ("ended-epoch-accepted", "frames of an epoch that has ended are taken in", [
-        ("actors/worker.c", "  } else if (ask->epoch <= ended) {",
+        ("actors/worker_session.c", "  } else if (ask->epoch <= ended) {",
          "  } else if (ask->epoch == 0 && ended != 0) {")]),
     ("served-before-publish", "readers get a snapshot as soon as it is installed", [
         ("actors/weight_store.c", "    fill_locked(store, index, s, epoch);\n",
@@ -53,7 +53,7 @@ MUTATIONS = [
         (ENGINE + "members.c", "  return m->kind != WEFT_MEMBER_CHILD;",
          "  (void)m;\n  return true;")]),
     ("abort-acked-early", "ABORT is acknowledged while the device thread still writes", [
-        ("actors/worker.c",
+        ("actors/worker_session.c",
          "    wait_for_abort(ctx, w, ask);\n    worker_drop(ctx, w, ask->epoch);",
          "    worker_ok(ctx, w, ask);\n    worker_drop(ctx, w, ask->epoch);")]),
     ("label-counts-early", "the number of a label is taken before its record is written", [
@@ -72,7 +72,7 @@ MUTATIONS = [
          "  if (e->round.open > (e->round.phase == PHASE_ACCEPT ? 1u : 0u) &&\n"
          "      !(failed && !e->round.to_end)) {")]),
     ("publish-refused-twice", "a PUBLISH that was done is not confirmed again", [
-        ("actors/worker.c", "  if (ask->base_sequence <= st.weights_sequence) {",
+        ("actors/worker_session.c", "  if (ask->base_sequence <= st.weights_sequence) {",
          "  if (ask->base_sequence < st.weights_sequence) {")]),
     ("live-caller-taken-over", "a new init takes over while a living caller's call runs", [
         (ENGINE + "dispatch.c", "  if (e->call != NULL && engine_call_wanted(e->call)) {",
