@@ -1,14 +1,8 @@
 #define _GNU_SOURCE /* accept4 */
-#include "weft/host_sender.h"
+#include "host_sender_priv.h"
 
-#include "host_priv.h"
-#include "weft/checked.h"
-
-#include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,196 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { WORKERS_MAX = 4096, STRANGERS_MAX = 16, HELLO_MS = 10000, TOKEN_MIN = 16 };
-
-typedef enum peer_state {
-  PEER_HELLO,   /* its line is being read */
-  PEER_SENDING, /* answer, then weights */
-  PEER_CONFIRM, /* all is sent, its last line is being read */
-  PEER_REFUSED  /* the refusal is being sent, then it is closed */
-} peer_state;
-
-typedef struct peer {
-  int fd; /* -1 = free slot */
-  peer_state state;
-  unsigned rank;
-  uint64_t since_ms;
-  uint64_t sent; /* bytes of weights */
-  uint64_t read; /* ... taken from the file or the pieces */
-  size_t piece;  /* the next bytes are of */
-  uint64_t piece_at;
-  size_t line_len;
-  char line[WEFT_HOST_LINE_MAX];
-  uint8_t *block; /* [WEFTI_HOST_BLOCK] */
-  size_t block_at, block_len;
-} peer;
-
-struct weft_host_sender {
-  int listener;
-  int file; /* -1: pieces */
-  uint64_t data_at, bytes;
-  uint64_t tensors;
-  const weft_host_piece *pieces; /* [tensors] borrowed */
-  char *token;
-  uint64_t epoch, no_progress_ms, moved_ms, sum;
-  unsigned workers, done;
-  unsigned ranks;       /* of each replica; workers unless there are several */
-  bool *served;         /* [workers] a rank has come */
-  peer *peers;          /* [peer_cap] */
-  struct pollfd *polls; /* [peer_cap + 1] */
-  size_t peer_cap;
-  char address[128];
-};
-
-static weft_err listen_on(weft_host_sender *s, const weft_host_sender_opts *opts,
-                          weft_why *why)
-{
-  const char *host = opts->host == NULL ? "127.0.0.1" : opts->host;
-  char port[8];
-  (void)snprintf(port, sizeof port, "%u", opts->port & 0xffffu);
-  const struct addrinfo hints = { .ai_family = AF_UNSPEC,
-                                  .ai_socktype = SOCK_STREAM,
-                                  .ai_flags =
-                                      AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE };
-  struct addrinfo *a = NULL;
-  if (getaddrinfo(host, port, &hints, &a) != 0) {
-    return weft_whyf(why, WEFT_E_INVAL, "cannot listen on %s: not a numeric address",
-                     host);
-  }
-  const int on = 1;
-  struct sockaddr_storage bound;
-  socklen_t size = sizeof bound;
-  s->listener = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  bool good = s->listener >= 0 &&
-              setsockopt(s->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-              bind(s->listener, a->ai_addr, a->ai_addrlen) == 0 &&
-              listen(s->listener, SOMAXCONN) == 0 &&
-              getsockname(s->listener, (struct sockaddr *)&bound, &size) == 0;
-  const int family = a->ai_family;
-  freeaddrinfo(a);
-  char text[64];
-  good = good && getnameinfo((struct sockaddr *)&bound, size, text, sizeof text, port,
-                             sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) == 0;
-  if (!good) {
-    return weft_whyf(why, WEFT_E_SYS, "cannot listen on %s (errno %d)", host, errno);
-  }
-  (void)snprintf(s->address, sizeof s->address, family == AF_INET6 ? "[%s]:%s" : "%s:%s",
-                 text, port);
-  return WEFT_OK;
-}
-
-static weft_err create(const weft_host_sender_opts *opts, weft_host_sender **out,
-                       weft_why *why)
-{
-  if (opts->size != sizeof *opts || opts->workers == 0 || opts->workers > WORKERS_MAX ||
-      (opts->ranks != 0 && opts->workers % opts->ranks != 0) || opts->port > 65535 ||
-      opts->token == NULL || strlen(opts->token) < TOKEN_MIN) {
-    return weft_whyf(why, WEFT_E_INVAL, "tcp sender: bad options");
-  }
-  weft_host_sender *s = calloc(1, sizeof *s);
-  if (s == NULL) {
-    return weft_whyf(why, WEFT_E_NOMEM, "tcp sender: no memory");
-  }
-  s->listener = -1;
-  s->file = -1;
-  s->epoch = opts->epoch;
-  s->workers = opts->workers;
-  s->ranks = opts->ranks == 0 ? opts->workers : opts->ranks;
-  s->no_progress_ms = opts->no_progress_ms == 0 ? 120000 : opts->no_progress_ms;
-  const size_t cap = (size_t)opts->workers + STRANGERS_MAX;
-  s->token = strdup(opts->token);
-  s->served = calloc(opts->workers, sizeof *s->served);
-  s->peers = calloc(cap, sizeof *s->peers);
-  s->polls = calloc(cap + 1, sizeof *s->polls);
-  weft_err err = WEFT_OK;
-  if (s->token == NULL || s->served == NULL || s->peers == NULL || s->polls == NULL) {
-    err = weft_whyf(why, WEFT_E_NOMEM, "tcp sender: no memory");
-  } else {
-    s->peer_cap = cap;
-    for (size_t i = 0; i < cap; i++) {
-      s->peers[i].fd = -1;
-    }
-    err = listen_on(s, opts, why);
-  }
-  if (err != WEFT_OK) {
-    weft_host_sender_destroy(s);
-    return err;
-  }
-  *out = s;
-  return WEFT_OK;
-}
-
-weft_err weft_host_sender_create(const weft_host_sender_opts *opts, int fd,
-                                 const weft_safetensors *st, weft_host_sender **out,
-                                 weft_why *why)
-{
-  const weft_err err = create(opts, out, why);
-  if (err == WEFT_OK) {
-    (*out)->file = fd;
-    (*out)->tensors = st->count;
-    (*out)->bytes = st->data_bytes;
-    (*out)->data_at = st->data_at;
-  }
-  return err;
-}
-
-weft_err weft_host_sender_create_memory(const weft_host_sender_opts *opts,
-                                        const weft_host_piece *pieces, size_t count,
-                                        weft_host_sender **out, weft_why *why)
-{
-  size_t bytes = 0;
-  for (size_t i = 0; i < count; i++) {
-    if (weft_size_add(bytes, pieces[i].bytes, &bytes) != WEFT_OK) {
-      return weft_whyf(why, WEFT_E_OVERFLOW, "tcp sender: more bytes than there can be");
-    }
-  }
-  const weft_err err = create(opts, out, why);
-  if (err == WEFT_OK) {
-    (*out)->pieces = pieces;
-    (*out)->tensors = count;
-    (*out)->bytes = bytes;
-  }
-  return err;
-}
-
-const char *weft_host_sender_address(const weft_host_sender *s)
-{
-  return s->address;
-}
-
-static void drop(peer *p)
-{
-  (void)close(p->fd);
-  free(p->block);
-  p->block = NULL;
-  p->fd = -1;
-  p->state = PEER_HELLO;
-  p->line_len = 0;
-  p->sent = 0;
-  p->read = 0;
-  p->piece = 0;
-  p->piece_at = 0;
-}
-
-void weft_host_sender_destroy(weft_host_sender *s)
-{
-  if (s == NULL) {
-    return;
-  }
-  for (size_t i = 0; i < s->peer_cap; i++) {
-    if (s->peers[i].fd >= 0) {
-      drop(&s->peers[i]);
-    }
-  }
-  if (s->listener >= 0) {
-    (void)close(s->listener);
-  }
-  free(s->token);
-  free(s->served);
-  free(s->peers);
-  free(s->polls);
-  free(s);
-}
+enum { HELLO_MS = 10000 };
 
 static void take_connections(weft_host_sender *s)
 {
@@ -214,7 +19,7 @@ static void take_connections(weft_host_sender *s)
     if (fd < 0) {
       return; /* none, or one that is gone already; poll says when to come back */
     }
-    peer *p = NULL;
+    wefti_peer *p = NULL;
     for (size_t i = 0; i < s->peer_cap && p == NULL; i++) {
       p = s->peers[i].fd < 0 ? &s->peers[i] : NULL;
     }
@@ -280,7 +85,7 @@ static const char *judge(const weft_host_sender *s, const weft_json *hello,
   return s->served[*rank] ? "this rank has been served" : NULL;
 }
 
-static weft_err answer(weft_host_sender *s, peer *p, weft_why *why)
+static weft_err answer(weft_host_sender *s, wefti_peer *p, weft_why *why)
 {
   weft_json *hello = NULL;
   unsigned rank = 0;
@@ -310,14 +115,14 @@ static weft_err answer(weft_host_sender *s, peer *p, weft_why *why)
   return WEFT_OK;
 }
 
-static weft_err lost(const peer *p, weft_why *why)
+static weft_err lost(const wefti_peer *p, weft_why *why)
 {
   return weft_whyf(why, WEFT_E_DOWN,
                    "tcp sender: worker %u left after %" PRIu64 " bytes were sent",
                    p->rank, p->sent);
 }
 
-static weft_err confirmed(weft_host_sender *s, peer *p, weft_why *why)
+static weft_err confirmed(weft_host_sender *s, wefti_peer *p, weft_why *why)
 {
   weft_json *v = NULL;
   const bool good = weft_json_parse(p->line, p->line_len, NULL, &v, NULL) == WEFT_OK &&
@@ -328,12 +133,12 @@ static weft_err confirmed(weft_host_sender *s, peer *p, weft_why *why)
                      p->rank);
   }
   s->done++;
-  drop(p);
+  wefti_sender_drop(p);
   return WEFT_OK;
 }
 
 /* Reads towards the next line of a peer. */
-static weft_err on_readable(weft_host_sender *s, peer *p, weft_why *why)
+static weft_err on_readable(weft_host_sender *s, wefti_peer *p, weft_why *why)
 {
   for (;;) {
     char c;
@@ -344,7 +149,7 @@ static weft_err on_readable(weft_host_sender *s, peer *p, weft_why *why)
     const bool known = p->state == PEER_SENDING || p->state == PEER_CONFIRM;
     if (n <= 0 || p->line_len == sizeof p->line) {
       const weft_err err = known ? lost(p, why) : WEFT_OK;
-      drop(p);
+      wefti_sender_drop(p);
       return err;
     }
     if (c != '\n') {
@@ -365,7 +170,7 @@ static weft_err on_readable(weft_host_sender *s, peer *p, weft_why *why)
 }
 
 /* The next block of the pieces: as much as there is. */
-static void copy_pieces(const weft_host_sender *s, peer *p)
+static void copy_pieces(const weft_host_sender *s, wefti_peer *p)
 {
   p->block_at = 0;
   p->block_len = 0;
@@ -388,7 +193,7 @@ static void copy_pieces(const weft_host_sender *s, peer *p)
 }
 
 /* The next block into an empty block. */
-static weft_err refill(weft_host_sender *s, peer *p, weft_why *why)
+static weft_err refill(weft_host_sender *s, wefti_peer *p, weft_why *why)
 {
   if (s->file < 0) {
     copy_pieces(s, p);
@@ -412,7 +217,7 @@ static weft_err refill(weft_host_sender *s, peer *p, weft_why *why)
   return WEFT_OK;
 }
 
-static weft_err on_writable(weft_host_sender *s, peer *p, weft_why *why)
+static weft_err on_writable(weft_host_sender *s, wefti_peer *p, weft_why *why)
 {
   const bool known = p->state == PEER_SENDING;
   const bool weights = p->read > 0;
@@ -423,7 +228,7 @@ static weft_err on_writable(weft_host_sender *s, peer *p, weft_why *why)
       return WEFT_OK;
     }
     const weft_err err = known ? lost(p, why) : WEFT_OK;
-    drop(p);
+    wefti_sender_drop(p);
     return err;
   }
   s->moved_ms = known ? wefti_now_ms() : s->moved_ms;
@@ -436,7 +241,7 @@ static weft_err on_writable(weft_host_sender *s, peer *p, weft_why *why)
     return WEFT_OK;
   }
   if (!known) {
-    drop(p);
+    wefti_sender_drop(p);
     return WEFT_OK;
   }
   if (p->read == s->bytes) {
@@ -457,7 +262,7 @@ static weft_err missing(const weft_host_sender *s, weft_why *why)
     }
   }
   for (size_t i = 0; i < s->peer_cap; i++) {
-    const peer *p = &s->peers[i];
+    const wefti_peer *p = &s->peers[i];
     if (p->fd >= 0 && (p->state == PEER_SENDING || p->state == PEER_CONFIRM)) {
       return weft_whyf(why, WEFT_E_TIMEOUT,
                        "tcp sender: nothing moved for %" PRIu64
@@ -473,10 +278,10 @@ static nfds_t prepare(weft_host_sender *s, uint64_t now)
 {
   s->polls[0] = (struct pollfd){ .fd = s->listener, .events = POLLIN };
   for (size_t i = 0; i < s->peer_cap; i++) {
-    peer *p = &s->peers[i];
+    wefti_peer *p = &s->peers[i];
     const bool stranger = p->state == PEER_HELLO || p->state == PEER_REFUSED;
     if (p->fd >= 0 && stranger && now - p->since_ms > HELLO_MS) {
-      drop(p); /* says nothing, or does not listen */
+      wefti_sender_drop(p); /* says nothing, or does not listen */
     }
     const bool reads = p->state == PEER_HELLO || p->state == PEER_CONFIRM;
     s->polls[i + 1] = (struct pollfd){ .fd = p->fd, .events = reads ? POLLIN : POLLOUT };
@@ -487,7 +292,7 @@ static nfds_t prepare(weft_host_sender *s, uint64_t now)
 static weft_err handle(weft_host_sender *s, weft_why *why)
 {
   for (size_t i = 0; i < s->peer_cap; i++) {
-    peer *p = &s->peers[i];
+    wefti_peer *p = &s->peers[i];
     const int got = p->fd < 0 ? 0 : s->polls[i + 1].revents;
     weft_err err = WEFT_OK;
     if ((got & POLLOUT) != 0) {
