@@ -168,6 +168,7 @@ static weft_err make_members(weft_engine *e, const weft_engine_opts *o, weft_why
     .cudart = o->cudart,
     .nccl = o->nccl,
     .allow_ipc_pickle = o->allow_ipc_pickle,
+    .tp_plan = o->tp_plan,
     .manifest = e->manifest.copy,
     .draft = o->draft,
     .draft_manifest = e->draft_manifest.copy,
@@ -226,6 +227,7 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
     .require_pause = o->require_pause,
     .pause_lease_ms =
         o->pause_lease_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)o->pause_lease_ms,
+    .sliced = o->tp_plan != NULL,
     .manifest = e->manifest.named,
     .manifest_count = e->manifest.count,
     .draft = o->draft,

@@ -101,6 +101,7 @@ typedef struct wefti_members_opts {
   const char *join_url, *join_token; /* JOIN */
   const char *cudart, *nccl;         /* of children and threads */
   bool allow_ipc_pickle;
+  const char *tp_plan;  /* likewise */
   const char *manifest; /* likewise */
   bool draft;
   const char *draft_manifest;

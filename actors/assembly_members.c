@@ -60,6 +60,7 @@ static void fill_args(arg_list *list, const wefti_members *m, const wefti_child 
   add_number(list, "--copy-threads", m->copy_threads);
   add_text(list, "--cudart", m->cudart);
   add_text(list, "--nccl", m->nccl);
+  add_text(list, "--tp-plan", m->tp_plan);
   add_text(list, "--manifest", m->manifest);
   add_text(list, "--draft-manifest", m->draft_manifest);
   if (m->draft) {
@@ -353,6 +354,7 @@ static weft_err copy_opts(wefti_members *m, const wefti_members_opts *opts)
                 { opts->join_token, &m->join_token },
                 { opts->cudart, &m->cudart },
                 { opts->nccl, &m->nccl },
+                { opts->tp_plan, &m->tp_plan },
                 { opts->manifest, &m->manifest },
                 { opts->draft_manifest, &m->draft_manifest } };
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
@@ -443,6 +445,7 @@ void wefti_members_destroy(wefti_members *m)
   free(m->join_token);
   free(m->cudart);
   free(m->nccl);
+  free(m->tp_plan);
   free(m->manifest);
   free(m->draft_manifest);
   free(m);

@@ -48,7 +48,7 @@ struct wefti_members {
   unsigned copy_threads;
   weft_log_level log_level;
   char *program, *backend, *run_dir, *weights_root, *tcp_allow, *join_url, *join_token;
-  char *cudart, *nccl, *manifest, *draft_manifest;
+  char *cudart, *nccl, *tp_plan, *manifest, *draft_manifest;
   bool draft;
   bool allow_ipc_pickle;
   wefti_fleet *fleet; /* NULL: in none */

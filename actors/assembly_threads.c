@@ -48,6 +48,7 @@ weft_err wefti_threads_create(wefti_members *m, weft_why *why)
                              .cudart = m->cudart,
                              .nccl = m->nccl,
                              .allow_ipc_pickle = m->allow_ipc_pickle,
+                             .tp_plan = m->tp_plan,
                              .manifest = m->manifest,
                              .draft = m->draft,
                              .draft_manifest = m->draft_manifest,

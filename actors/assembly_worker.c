@@ -177,6 +177,7 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                      .has_gpu = o->has_gpu,
                                      .gpu = o->gpu,
                                      .allow_ipc_pickle = o->allow_ipc_pickle,
+                                     .tp_plan = o->tp_plan,
                                      .manifest = o->manifest,
                                      .draft = o->draft,
                                      .draft_manifest = o->draft_manifest,

@@ -57,7 +57,8 @@ struct wefti_device {
   wefti_manifest *manifest;       /* the tensors it may hold; NULL = any.  Constant */
   bool draft;                     /* there is a second set, of a draft model.  Constant */
   wefti_manifest *draft_manifest; /* of it */
-  uint32_t tp, pp;
+  uint32_t tp, pp, rank;
+  weft_tp_plan *tp_plan; /* NULL = tensors are kept whole.  Constant */
   uint32_t pid;
   bool own_process;
   bool inplace;    /* updates are written over the live tensors.  Constant */

@@ -48,7 +48,10 @@ static weft_err open_backend(wefti_device *device, const wefti_device_opts *opts
                                           .threads = opts->threads,
                                           .no_progress_ms = opts->no_progress_ms,
                                           .device = gpu,
-                                          .allow_ipc_pickle = opts->allow_ipc_pickle };
+                                          .allow_ipc_pickle = opts->allow_ipc_pickle,
+                                          .tp_plan = device->tp_plan,
+                                          .tp_index = device->rank % device->tp,
+                                          .tp_of = device->tp };
     err = device->transfer->open(&transfer, &device->backend, why);
   }
   free(list);
@@ -166,7 +169,16 @@ weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
   device->pp = opts->pp > 0 ? opts->pp : 1;
   device->pid = (uint32_t)getpid();
   device->draft = opts->draft;
+  device->rank = opts->rank;
   weft_err err = load_manifests(device, opts, why);
+  if (err == WEFT_OK && opts->tp_plan) {
+    err = transfer->nccl
+              ? weft_tp_plan_load(opts->tp_plan, &device->tp_plan, why)
+              : weft_whyf(why, WEFT_E_UNSUPPORTED,
+                          "a TP plan is for the nccl and sparse_nccl backends, "
+                          "not for '%s'",
+                          transfer->name);
+  }
   if (err == WEFT_OK) {
     err = device_fill(device, opts, why);
   }
@@ -190,6 +202,7 @@ void wefti_device_destroy(wefti_device *device)
   weft_memory_destroy(device->memory);
   weft_memory_destroy(device->kept);
   wefti_manifest_free(device->manifest);
+  weft_tp_plan_free(device->tp_plan); /* behind the backend */
   wefti_manifest_free(device->draft_manifest);
   free(device->order);
   free(device);

@@ -37,7 +37,26 @@ weft_err wefti_entries_digest(const wefti_entry *entries, size_t count, uint64_t
   return WEFT_OK;
 }
 
-static void write_tensor(weft_json_writer *w, const weft_tensor *t)
+/* Tensors of a draft model have a prefix that no client's name has. */
+static void write_slice(const wefti_device *device, weft_json_writer *w, const char *name)
+{
+  static const char draft[] = "draft:";
+  const size_t skip =
+      strncmp(name, draft, sizeof draft - 1) == 0 && device->draft ? sizeof draft - 1 : 0;
+  unsigned dim;
+  if (!device->tp_plan || device->tp <= 1 ||
+      !weft_tp_plan_find(device->tp_plan, name + skip, &dim)) {
+    return;
+  }
+  weft_jw_object(w, "slice");
+  weft_jw_u64(w, "dim", dim);
+  weft_jw_u64(w, "index", device->rank % device->tp);
+  weft_jw_u64(w, "of", device->tp);
+  weft_jw_end(w);
+}
+
+static void write_tensor(const wefti_device *device, weft_json_writer *w,
+                         const weft_tensor *t)
 {
   char digest[WEFT_DIGEST_TEXT];
   weft_digest_text(weft_digest_load(t->digest), digest);
@@ -51,6 +70,7 @@ static void write_tensor(weft_json_writer *w, const weft_tensor *t)
   weft_jw_end(w);
   weft_jw_u64(w, "bytes", t->bytes);
   weft_jw_str(w, "digest", digest);
+  write_slice(device, w, t->name);
   weft_jw_end(w);
 }
 
@@ -62,7 +82,7 @@ weft_err wefti_device_weights(wefti_device *device, weft_buf **out, weft_why *wh
   weft_jw_array(&w, NULL);
   weft_err err = WEFT_OK;
   for (size_t i = 0; live && i < live->tensor_count && err == WEFT_OK; i++) {
-    write_tensor(&w, &live->tensors[i]);
+    write_tensor(device, &w, &live->tensors[i]);
     err = wefti_device_cancelled(device) ? WEFT_E_CANCELLED : WEFT_OK;
   }
   weft_jw_end(&w);

@@ -44,6 +44,7 @@ typedef struct wefti_engine_args {
   weft_actor_id journal;   /* 0 = records are durable at once */
   weft_actor_id clerk;     /* compares checksums; 0 = the engine does, on its own loop */
   const char *events_url, *snapshot_url, *control_url; /* for the status; may be "" */
+  bool sliced; /* ranks keep slices: their digests differ */
   bool strict_coverage;
   bool allow_weight_reset;
   bool require_pause;   /* a start while not paused is refused */

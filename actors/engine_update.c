@@ -49,7 +49,7 @@ static void session_begin(weft_ctx *ctx, engine *e, engine_call *call,
   e->session.which = call->draft ? SET_DRAFT : SET_MAIN;
   e->session.alone = !call->draft && engine_set_is_lost(e, SET_DRAFT);
   e->session.upstream = call->ask.type != 0;
-  e->session.list_form = false;
+  e->session.list_form = e->args.sliced;
   e->session.opened_ms = weft_now_ms(ctx);
   e->session.caller = call->caller;
   e->session.updates = 0;

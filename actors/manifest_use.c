@@ -42,7 +42,9 @@ weft_err wefti_manifest_check(const wefti_manifest *m, const weft_plan *plan,
       continue;
     }
     if (err == WEFT_OK) {
-      err = wefti_tensor_check(t, &m->tensors[at], whose, why);
+      weft_plan_tensor whole = *t; /* manifests tell of whole tensors */
+      whole.shape = t->full ? t->full : t->shape;
+      err = wefti_tensor_check(&whole, &m->tensors[at], whose, why);
     }
     at++;
   }

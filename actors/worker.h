@@ -32,7 +32,8 @@ typedef struct wefti_device_opts {
   const char *manifest; /* path; NULL = any tensors */
   bool draft;           /* there is a draft model's set, too */
   const char *draft_manifest;
-  bool inplace; /* updates are written over the live tensors: backend "host" */
+  const char *tp_plan; /* path, see weft/tp_plan.h: GPU backends over NCCL; NULL = none */
+  bool inplace;        /* updates are written over the live tensors: backend "host" */
 } wefti_device_opts;
 
 /* Store, memory and backend of one rank.  The caller destroys it after both actors ended.

@@ -38,7 +38,7 @@ typedef struct weftd_opts {
   char *root_path;           /* weights_root without symlinks, owned */
   char *token, *join_token;  /* what the files say, owned, or NULL */
   const char *cudart, *nccl; /* GPU libraries */
-  const char *manifest, *draft_manifest, *staging_name;
+  const char *tp_plan, *manifest, *draft_manifest, *staging_name;
   bool draft;
   weft_staging staging;
   uint64_t gpu;

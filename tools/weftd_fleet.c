@@ -51,6 +51,7 @@ static unsigned check_unused(const weftd_opts *o)
                  { "--weights-root", o->weights_root != NULL },
                  { "--tcp-allow", o->tcp_allow != NULL },
                  { "--copy-threads", o->copy_threads != 0 },
+                 { "--tp-plan", o->tp_plan != NULL },
                  { "--manifest", o->manifest != NULL },
                  { "--draft", o->draft },
                  { "--draft-manifest", o->draft_manifest != NULL },

@@ -30,6 +30,9 @@ static const char engine_help[] =
     "                         evaluated), or VLLM_ALLOW_INSECURE_SERIALIZATION=1\n"
     "  --weights-root DIR     only files below DIR may be loaded; needed beyond "
     "loopback\n"
+    "  --tp-plan FILE         JSON of name patterns and dimensions: of these tensors "
+    "each\n"
+    "                         tensor parallel rank keeps its slice (NCCL backends)\n"
     "  --manifest FILE        the tensors that there may be: safetensors, or JSON of "
     "names,\n"
     "                         dtype_names, shapes, tied [new names are added]\n"
@@ -85,8 +88,8 @@ static const char worker_help[] =
     "  --join-token-file FILE needed on tcp\n"
     "  --listen URL           own nng socket [chosen to fit the join URL]\n"
     "  --backend NAME, --weights-root DIR, --tcp-allow LIST, --copy-threads N,\n"
-    "  --tp N, --pp N, --cudart PATH, --nccl PATH, --manifest FILE, --draft,\n"
-    "  --draft-manifest FILE, --staging HOW,\n"
+    "  --tp N, --pp N, --cudart PATH, --nccl PATH, --tp-plan FILE, --manifest FILE,\n"
+    "  --draft, --draft-manifest FILE, --staging HOW,\n"
     "  --log-level LEVEL      as of weftd\n"
     "  --device N             its GPU [the only one that it sees, else the rank's]\n";
 

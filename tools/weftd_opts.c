@@ -54,6 +54,7 @@ static const opt table[] = {
   { "--join-token-file", OPT_TEXT, E | W, AT(join_token_file), 0 },
   { "--workers-join", OPT_FLAG, E, AT(workers_join), 0 },
   { "--weights-root", OPT_TEXT, E | W, AT(weights_root), 0 },
+  { "--tp-plan", OPT_TEXT, E | W, AT(tp_plan), 0 },
   { "--manifest", OPT_TEXT, E | W, AT(manifest), 0 },
   { "--draft", OPT_FLAG, E | W, AT(draft), 0 },
   { "--draft-manifest", OPT_TEXT, E | W, AT(draft_manifest), 0 },

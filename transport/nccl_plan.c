@@ -40,6 +40,7 @@ void wefti_nccl_plan_free(wefti_nccl_plan *plan)
   wefti_lists_free(&plan->lists);
   weft_json_free(plan->json);
   free(plan->chunks);
+  free(plan->slice_dims);
   free(plan->patches);
   free(plan);
 }
@@ -80,7 +81,7 @@ static void cut_packed(wefti_nccl_plan *p)
   wefti_chunk *chunk = p->chunks;
   for (size_t i = 0; i < p->lists.count; i++) {
     chunk->count++;
-    chunk->bytes += p->lists.tensors[i].bytes; /* at most the plan's, which fit */
+    chunk->bytes += wefti_wire_bytes(&p->lists.tensors[i]); /* all of them fit */
     if (chunk->bytes > p->packing.buffer_bytes) {
       chunk++;
       chunk->first = i + 1;
@@ -100,13 +101,13 @@ static weft_err cut(wefti_nccl_plan *p, weft_why *why)
     cut_packed(p);
   } else {
     for (size_t i = 0; i < n; i++) {
-      p->chunks[i] = (wefti_chunk){ i, 1, p->lists.tensors[i].bytes, true };
+      p->chunks[i] = (wefti_chunk){ i, 1, wefti_wire_bytes(&p->lists.tensors[i]), true };
     }
     p->chunk_count = n;
   }
   for (size_t i = 0; i < p->chunk_count; i++) {
     wefti_chunk *c = &p->chunks[i];
-    c->direct = c->count == 1;
+    c->direct = c->count == 1 && p->lists.tensors[c->first].full == NULL;
     if (!c->direct && c->bytes > p->scratch_bytes) {
       p->scratch_bytes = c->bytes;
     }
@@ -114,8 +115,8 @@ static weft_err cut(wefti_nccl_plan *p, weft_why *why)
   return WEFT_OK;
 }
 
-static weft_err fill(const wefti_nccl_engine *engine, wefti_nccl_plan *p,
-                     const weft_transfer_who *who, weft_why *why)
+static weft_err fill(const wefti_nccl_engine *engine, const wefti_slicer *slicer,
+                     wefti_nccl_plan *p, const weft_transfer_who *who, weft_why *why)
 {
   const weft_json *info = NULL;
   char where[WEFTI_WHERE_MAX];
@@ -131,6 +132,9 @@ static weft_err fill(const wefti_nccl_engine *engine, wefti_nccl_plan *p,
     err = wefti_lists_read(engine->name, weft_json_get(info, "names"),
                            weft_json_get(info, "dtype_names"),
                            weft_json_get(info, "shapes"), &p->lists, why);
+  }
+  if (err == WEFT_OK) {
+    err = wefti_slices_make(slicer, engine->name, &p->lists, &p->slice_dims, why);
   }
   if (err != WEFT_OK) {
     return err;
@@ -148,7 +152,7 @@ static weft_err fill(const wefti_nccl_engine *engine, wefti_nccl_plan *p,
              : wefti_sparse_read(engine->name, updates, p, why);
 }
 
-weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine,
+weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine, const wefti_slicer *slicer,
                               const wefti_packing *packing, const char *text, size_t len,
                               const weft_transfer_who *who, wefti_nccl_plan **out,
                               weft_why *why)
@@ -164,7 +168,7 @@ weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine,
   if (err != WEFT_OK) {
     (void)weft_whyf(why, err, INVALID "%.400s", engine->name, inner.text);
   } else {
-    err = fill(engine, p, who, why);
+    err = fill(engine, slicer, p, who, why);
   }
   if (err != WEFT_OK) {
     wefti_nccl_plan_free(p);

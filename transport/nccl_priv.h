@@ -5,6 +5,7 @@
 
 #include "nccl_comm.h"
 #include "plan_lists.h"
+#include "slices.h"
 #include "weft/json.h"
 #include "weft/transfer.h"
 
@@ -72,7 +73,8 @@ typedef struct wefti_patch {
 typedef struct wefti_nccl_plan {
   weft_plan pub; /* first member */
   wefti_lists lists;
-  weft_json *json; /* owns the names */
+  int64_t *slice_dims; /* owns the shapes of slices */
+  weft_json *json;     /* owns the names */
   wefti_packing packing;
   wefti_chunk *chunks; /* [chunk_count] */
   size_t chunk_count;
@@ -85,6 +87,7 @@ typedef struct wefti_nccl_plan {
 
 typedef struct wefti_nccl_state {
   const wefti_nccl_engine *engine;
+  wefti_slicer slicer;
   wefti_gpu gpu;
   wefti_group group;
   wefti_packing packing; /* of the last init */
@@ -121,7 +124,7 @@ weft_err wefti_nccl_id_fetch(const wefti_nccl_init *init, bool joins, wefti_look
     WEFT_MUST_USE;
 
 /* update_info.  *out is written only on WEFT_OK. */
-weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine,
+weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine, const wefti_slicer *slicer,
                               const wefti_packing *packing, const char *text, size_t len,
                               const weft_transfer_who *who, wefti_nccl_plan **out,
                               weft_why *why) WEFT_MUST_USE;

@@ -20,8 +20,8 @@ typedef struct receive_job {
 /* Never 0. */
 static unsigned lanes_of(const wefti_nccl_plan *plan)
 {
-  return plan->packing.packed && plan->packing.buffers > 0 ? plan->packing.buffers
-                                                           : WEFTI_LANES_MAX;
+  const bool few = plan->packing.packed || plan->scratch_bytes > 0;
+  return few && plan->packing.buffers > 0 ? plan->packing.buffers : WEFTI_LANES_MAX;
 }
 
 static void free_scratch(wefti_nccl_state *st)
@@ -95,17 +95,28 @@ void wefti_lanes_drain(const wefti_nccl_state *st)
 
 /* ---- one update */
 
-/* From a packed buffer to where the tensors stay. */
+static int keep_slice(const wefti_cuda *c, void *to, const weft_plan_tensor *t,
+                      const char *from, wefti_stream stream)
+{
+  const wefti_cut cut = wefti_slice_cut(t);
+  return c->Memcpy2DAsync(to, cut.width, from + cut.offset, cut.pitch, cut.width,
+                          cut.rows, WEFTI_ON_DEVICE, stream);
+}
+
+/* From a packed buffer to where the tensors, or what is kept of them, stay. */
 static int unpack(const receive_job *j, const wefti_chunk *chunk, const char *from,
                   wefti_stream stream)
 {
   int code = WEFTI_CUDA_OK;
   for (size_t i = chunk->first; i < chunk->first + chunk->count; i++) {
-    const uint64_t bytes = j->plan->pub.tensors[i].bytes;
-    if (bytes > 0 && code == WEFTI_CUDA_OK) {
-      code = j->st->gpu.cuda.MemcpyAsync(j->dst[i], from, bytes, WEFTI_ON_DEVICE, stream);
+    const weft_plan_tensor *t = &j->plan->pub.tensors[i];
+    const wefti_cuda *c = &j->st->gpu.cuda;
+    if (t->bytes > 0 && code == WEFTI_CUDA_OK) {
+      code = t->full != NULL
+                 ? keep_slice(c, j->dst[i], t, from, stream)
+                 : c->MemcpyAsync(j->dst[i], from, t->bytes, WEFTI_ON_DEVICE, stream);
     }
-    from += bytes;
+    from += wefti_wire_bytes(t);
   }
   return code;
 }

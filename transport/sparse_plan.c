@@ -30,6 +30,12 @@ static weft_err read_one(const char *engine, const weft_json *v, weft_plan_tenso
                          wefti_nccl_plan *plan, wefti_patch *out, weft_why *why)
 {
   int64_t count;
+  if (t->full != NULL) {
+    return weft_whyf(why, WEFT_E_UNSUPPORTED,
+                     INVALID "'%.200s' is patched, and the TP plan slices it: only whole "
+                             "tensors are sliced",
+                     engine, t->name);
+  }
   if (!weft_json_i64(v, &count) || count < 0) {
     return weft_whyf(why, WEFT_E_INVAL,
                      INVALID "num_updates of '%.200s' is not an integer of 0 or more",

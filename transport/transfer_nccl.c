@@ -50,11 +50,18 @@ static weft_err open_as(const wefti_nccl_engine *engine, const weft_transfer_opt
     return weft_whyf(why, WEFT_E_NOMEM, "%s backend: no memory", engine->backend);
   }
   st->engine = engine;
+  st->slicer = (wefti_slicer){ opts->tp_plan, opts->tp_index, opts->tp_of };
   weft_err err = wefti_gpu_open(opts, &st->gpu, &inner);
   if (err == WEFT_OK) {
     st->group.gpu = &st->gpu;
     err = wefti_nccl_open(opts->device != NULL ? opts->device->nccl : NULL,
                           &st->group.nccl, &inner);
+  }
+  if (err == WEFT_OK && opts->tp_plan != NULL && st->gpu.cuda.Memcpy2DAsync == NULL) {
+    err = weft_whyf(&inner, WEFT_E_UNSUPPORTED,
+                    "%s has no cudaMemcpy2DAsync, which a TP "
+                    "plan needs",
+                    st->gpu.cuda.path);
   }
   if (err != WEFT_OK) {
     nccl_close(st);
@@ -230,7 +237,8 @@ static weft_err nccl_accept(void *state, const char *update_info, size_t len,
   if (err != WEFT_OK) {
     return err;
   }
-  err = wefti_nccl_plan_make(st->engine, &st->packing, update_info, len, who, &p, &inner);
+  err = wefti_nccl_plan_make(st->engine, &st->slicer, &st->packing, update_info, len, who,
+                             &p, &inner);
   if (err == WEFT_OK) {
     err = p->patches != NULL ? wefti_sparse_ready(st, p, &inner)
                              : wefti_lanes_ready(st, p, &inner);

@@ -33,12 +33,13 @@ static void check_patches(const wefti_nccl_plan *p)
   check(end == p->patch_bytes && p->pub.patches == needs_base);
 }
 
-static void nccl_update(const wefti_nccl_engine *engine, const char *text, size_t len,
-                        const weft_transfer_who *who)
+static void nccl_update(const wefti_nccl_engine *engine, const wefti_slicer *slicer,
+                        const char *text, size_t len, const weft_transfer_who *who)
 {
   const wefti_packing packing = { true, 64, 2 };
   wefti_nccl_plan *p = NULL;
-  if (wefti_nccl_plan_make(engine, &packing, text, len, who, &p, NULL) != WEFT_OK) {
+  if (wefti_nccl_plan_make(engine, slicer, &packing, text, len, who, &p, NULL) !=
+      WEFT_OK) {
     check(p == NULL);
     return;
   }
@@ -55,7 +56,18 @@ static void nccl_update(const wefti_nccl_engine *engine, const char *text, size_
     bytes += p->chunks[i].bytes;
     check(p->chunks[i].direct || p->chunks[i].bytes <= p->scratch_bytes);
   }
-  check(tensors == p->pub.count && bytes == p->pub.bytes);
+  uint64_t wire = 0, kept = 0;
+  for (size_t i = 0; i < p->pub.count; i++) {
+    const weft_plan_tensor *t = &p->pub.tensors[i];
+    wire += wefti_wire_bytes(t);
+    kept += t->bytes;
+    if (t->full != NULL) {
+      const wefti_cut c = wefti_slice_cut(t);
+      check(c.width * c.rows == t->bytes);
+      check(c.rows == 0 || c.offset + (c.rows - 1) * c.pitch + c.width <= t->full_bytes);
+    }
+  }
+  check(tensors == p->pub.count && bytes == wire && kept == p->pub.bytes);
   wefti_nccl_plan_free(p);
 }
 
@@ -79,7 +91,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
   }
   const char *text = (const char *)data + 1;
-  if (data[0] % 4 == 0) {
+  weft_tp_plan *plan = NULL;
+  static const char rules[] = "{\"*0\":0,\"*1\":1,\"*2\":2}";
+  const wefti_slicer whole = { 0 };
+  check(weft_tp_plan_parse(rules, sizeof rules - 1, &plan, NULL) == WEFT_OK);
+  const wefti_slicer half = { plan, 1, 2 };
+  if (data[0] % 5 == 0) {
     wefti_nccl_init init;
     if (wefti_nccl_init_read("E", text, size - 1, &who, &init, NULL) == WEFT_OK) {
       check(init.rank > 0 && init.rank < init.ranks);
@@ -91,12 +108,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
       check(!init.torch || !init.has_id);
       check(init.packing.buffers > 0 && init.packing.buffers <= WEFTI_LANES_MAX);
     }
-  } else if (data[0] % 4 == 1) {
-    nccl_update(wefti_nccl_dense(), text, size - 1, &who);
-  } else if (data[0] % 4 == 3) {
-    nccl_update(wefti_nccl_sparse(), text, size - 1, &who);
+  } else if (data[0] % 5 == 1) {
+    nccl_update(wefti_nccl_dense(), &whole, text, size - 1, &who);
+  } else if (data[0] % 5 == 4) {
+    nccl_update(wefti_nccl_sparse(), &half, text, size - 1, &who);
+  } else if (data[0] % 5 == 3) {
+    nccl_update(wefti_nccl_sparse(), &whole, text, size - 1, &who);
   } else {
     ipc_update(text, size - 1, &who);
   }
+  weft_tp_plan_free(plan);
   return 0;
 }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 static const weft_transfer_who alone = { .epoch = 1, .world_size = 1 };
+static const wefti_slicer whole;
 static const char update[] =
     "{\"names\":[\"a\",\"b\",\"c\"],\"dtype_names\":[\"uint8\",\"bfloat16\",\"float32\"],"
     "\"shapes\":[[10],[2,3],[]],\"packed\":true,\"packed_buffer_size_bytes\":15}";
@@ -53,8 +54,8 @@ static void chunks_end_behind_the_tensor_that_exceeds(void **state)
                     cases[i].sizes);
     const wefti_packing packing = { true, (uint64_t)cases[i].buffer, 2 };
     wefti_nccl_plan *p = NULL;
-    assert_ok(wefti_nccl_plan_make(wefti_nccl_dense(), &packing, text, (size_t)len,
-                                   &alone, &p, NULL));
+    assert_ok(wefti_nccl_plan_make(wefti_nccl_dense(), &whole, &packing, text,
+                                   (size_t)len, &alone, &p, NULL));
     size_t first = 0, k = 0;
     for (; cases[i].ends[k] != 0; k++) {
       assert_true(k < p->chunk_count);
@@ -76,8 +77,9 @@ static void no_memory_is_an_error_everywhere(void **state)
   FOR_EACH_FAILURE
   {
     wefti_nccl_plan *p = NULL;
-    const weft_err err = wefti_nccl_plan_make(wefti_nccl_dense(), &packing, update,
-                                              sizeof update - 1, &alone, &p, NULL);
+    const weft_err err =
+        wefti_nccl_plan_make(wefti_nccl_dense(), &whole, &packing, update,
+                             sizeof update - 1, &alone, &p, NULL);
     assert_true((err == WEFT_OK) == (p != NULL));
     assert_true(err == WEFT_OK || err == WEFT_E_NOMEM);
     if (p != NULL) {
@@ -92,8 +94,9 @@ static void no_memory_is_an_error_everywhere(void **state)
   FOR_EACH_FAILURE
   {
     wefti_nccl_plan *p = NULL;
-    const weft_err err = wefti_nccl_plan_make(wefti_nccl_sparse(), &packing, patches,
-                                              sizeof patches - 1, &alone, &p, NULL);
+    const weft_err err =
+        wefti_nccl_plan_make(wefti_nccl_sparse(), &whole, &packing, patches,
+                             sizeof patches - 1, &alone, &p, NULL);
     assert_true((err == WEFT_OK) == (p != NULL));
     assert_true(err == WEFT_OK || err == WEFT_E_NOMEM);
     if (p != NULL) {

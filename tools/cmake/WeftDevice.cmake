@@ -22,7 +22,7 @@ if(NOT WEFT_CUDA STREQUAL "OFF")
 endif()
 target_sources(weft_transport PRIVATE cuda_table.c nccl_table.c memory_cuda.c gpu.c nccl_comm.c
   nccl_init.c nccl_profile.c nccl_plan.c nccl_receive.c nccl_store.c transfer_nccl.c
-  sparse_order.c sparse_plan.c sparse_receive.c sparse_apply.c transfer_names.c
+  slices.c sparse_order.c sparse_plan.c sparse_receive.c sparse_apply.c transfer_names.c
   ipc_plan.c ipc_map.c transfer_ipc.c
   source_gpu.c source_nccl.c source_ipc.c pickle_ipc_write.c)
 target_link_libraries(weft_transport PRIVATE ${CMAKE_DL_LIBS})

@@ -40,6 +40,7 @@ typedef struct weft_worker_opts {
   bool has_gpu;
   uint32_t gpu;
   bool allow_ipc_pickle;
+  const char *tp_plan;  /* as of weft_engine_opts; NULL = none */
   const char *manifest; /* as of weft_engine_opts; NULL = none */
   /* Readers are served only while the engine grants it, as of one that joined: a child's
    * engine that is itself a member of a fleet. */

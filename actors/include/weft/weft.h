@@ -92,6 +92,10 @@ typedef struct weft_engine_opts {
   const char *cudart, *nccl; /* GPU backends: see weft/serve.h; each worker takes the GPU
                                 of its rank */
   bool allow_ipc_pickle;
+  /* NCCL backends: which dimension of which tensors tensor parallel ranks share among
+   * themselves, a file as of weft/tp_plan.h; a manifest tells of whole tensors.  With
+   * JOIN each worker has to be told as well.  NULL = each rank keeps all. */
+  const char *tp_plan;
   /* The tensors that there may be: a safetensors file, or JSON with "names",
    * "dtype_names", "shapes" and, of those that share storage, "tied":[["a","b"],…].  An
    * update with others is refused before bytes move.  Read once, at the start.  NULL =

@@ -13,6 +13,7 @@
 #include "weft/digest.h"
 #include "weft/dtype.h"
 #include "weft/err.h"
+#include "weft/tp_plan.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,6 +28,10 @@ typedef struct weft_plan_tensor {
   weft_dtype dtype;
   unsigned ndim; /* 0 = scalar */
   bool patched;  /* some of its elements come; the others are those of plan.base */
+  /* The shape that comes, when only a slice of it is kept (shape, bytes); else NULL. */
+  const int64_t *full;
+  uint64_t full_bytes;
+  unsigned slice_dim, slice_index, slice_of;
 } weft_plan_tensor;
 
 /* What an update will bring, checked as far as it can be before bytes move.  Owned by the
@@ -58,6 +63,10 @@ typedef struct weft_transfer_opts {
   uint64_t no_progress_ms; /* 0 = 120,000 */
   const weft_device_opts *device; /* of the GPU backends; NULL = all defaults */
   bool allow_ipc_pickle;          /* ipc_handles_pickled may be read */
+  /* nccl, sparse_nccl: keep of each tensor the slice of rank tp_index of tp_of; outlives
+   * the backend.  NULL = all of it. */
+  const weft_tp_plan *tp_plan;
+  unsigned tp_index, tp_of;
 } weft_transfer_opts;
 
 /* Who is asking, for update_info in list form and for handshakes. */
