@@ -155,8 +155,7 @@ static void an_id_that_comes_with_the_first_broadcast(void **state)
   weft_why why = { 0 };
   static const char none[] = "{\"names\":[],\"dtype_names\":[],\"shapes\":[]}";
   static const char *const more[] = { "", ",\"lazy\":true",
-                                      ",\"lazy\":true,\"id_key\":"
-                                      "\"/mine\"" };
+                                      ",\"lazy\":true,\"id_key\":\"/mine\"" };
   static const char *const keys[] = { GROUP_KEY, DEFAULT_KEY, "/mine" };
   for (size_t i = 0; i < 3; i++) {
     weft_plan *plan = NULL;
