@@ -384,6 +384,7 @@ void engine_wait_drop_upstream(weft_ctx *ctx, engine *e, const char *why);
 const char *engine_set_name(engine_which which); /* "main", "draft" */
 /* The set is visible, but not with every rank that would have to keep it. */
 bool engine_set_is_lost(const engine *e, engine_which which);
+bool engine_set_is_live(const engine *e, weft_str name); /* is it visible? */
 /* After a FINISH that all have answered: is each set the same on every rank?  A rank that
  * has lost its weights cannot know which tensors did not come.  false after the session
  * was dropped. */

@@ -55,7 +55,11 @@ void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q)
     answer_query(ctx, e, ret, &a);
     break;
   case WEFT_QUERY_RANKS:
-    if (!engine_ready(ctx, e, a.message, sizeof a.message)) {
+    if (engine_set_is_live(e, q->arg)) {
+      a.err = WEFT_E_EXISTS;
+      (void)snprintf(a.message, sizeof a.message, "that set is live");
+    } else if (e->session.state != WEFTI_IDLE ||
+               !engine_ready(ctx, e, a.message, sizeof a.message)) {
       a.err = WEFT_E_UNAVAIL;
     }
     answer_query(ctx, e, ret, &a);

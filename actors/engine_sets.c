@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 const char *engine_set_name(engine_which which)
 {
@@ -36,6 +37,15 @@ static void drop(weft_ctx *ctx, engine *e, uint32_t rank, const char *message)
                       .culprits = culprits };
   (void)snprintf(a.message, sizeof a.message, "%s", message);
   engine_op_failed(ctx, e, &a);
+}
+
+bool engine_set_is_live(const engine *e, weft_str name)
+{
+  const char *draft = engine_set_name(SET_DRAFT);
+  const bool is_draft = name.len == strlen(draft) && memcmp(name.p, draft, name.len) == 0;
+  return e->visible.weights_sequence != 0 &&
+         (!e->args.draft ||
+          e->visible.sets[is_draft ? SET_DRAFT : SET_MAIN].tensors != 0);
 }
 
 /* " of the main set", where there are two. */

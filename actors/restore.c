@@ -10,12 +10,12 @@
 enum { POLL_MS = 100, TRIES = 5, VERSION_ROOM = 1025, TEXT_ROOM = 512 };
 
 typedef enum step {
-  STEP_READY, /* are all workers there, and has somebody pushed meanwhile? */
-  STEP_INIT,
+  STEP_READY, /* are all workers there, and nobody else at it or before us? */
   STEP_START,
   STEP_UPDATE,
   STEP_FINISH,
-  STEP_GIVE_UP /* the session is being aborted */
+  STEP_AGAIN,  /* the session is being aborted, for another try */
+  STEP_GIVE_UP /* the same, for good */
 } step;
 
 typedef struct restored_set {
@@ -29,8 +29,9 @@ typedef struct restore {
   weft_actor_id engine;
   restored_set sets[WEFTI_RESTORE_SETS]; /* [count] */
   size_t count, current;
-  uint64_t last_sequence; /* visible, unless somebody has pushed */
-  bool failed;            /* some set */
+  uint64_t last_sequence; /* visible, unless somebody else has changed something */
+  bool keep_version;      /* somebody has: theirs is the newer one */
+  bool back, failed;      /* some set */
   char text[TEXT_ROOM];   /* what became of the sets so far */
   size_t at;              /* of the next update_info in the current one's sources */
   step step;
@@ -110,22 +111,25 @@ static weft_str session_of(const restore *self)
   return (weft_str){ self->session, (uint32_t)strlen(self->session) };
 }
 
-static void query(weft_ctx *ctx, restore *self, step next, uint32_t what)
+static void ask_ready(weft_ctx *ctx, restore *self)
 {
-  const weft_client_query m = { .h.type = WEFT_MSG_CLIENT_QUERY, .what = what };
-  ask(ctx, self, next, &m.h);
+  const weft_client_query m = { .h.type = WEFT_MSG_CLIENT_QUERY,
+                                .what = WEFT_QUERY_RANKS,
+                                .arg = current(self)->args.draft ? WEFT_STR("draft")
+                                                                 : WEFT_STR("main") };
+  ask(ctx, self, STEP_READY, &m.h);
 }
 
 static void begin(weft_ctx *ctx, restore *self)
 {
-  weft_buf *info = weft_buf_create("{}", 2);
-  const weft_client_init m = { .h.type = WEFT_MSG_CLIENT_INIT, .info = info };
+  /* No init: that would take over a session that somebody has begun this moment. */
+  const weft_client_start m = { .h.type = WEFT_MSG_CLIENT_START,
+                                .draft = current(self)->args.draft };
   say(ctx, self, WEFT_RESTORE_LOADING,
       current(self)->args.draft ? "loads the draft model's last commit's files"
                                 : "loads the last commit's files");
   self->at = 0;
-  ask(ctx, self, STEP_INIT, &m.h);
-  weft_buf_unref(info);
+  ask(ctx, self, STEP_START, &m.h);
 }
 
 static void update_or_finish(weft_ctx *ctx, restore *self)
@@ -145,17 +149,19 @@ static void update_or_finish(weft_ctx *ctx, restore *self)
   const weft_client_finish m = {
     .h.type = WEFT_MSG_CLIENT_FINISH,
     .session = session_of(self),
-    .has_version = set->args.declared,
+    .has_version = set->args.declared && !self->keep_version,
     .version = { set->version, (uint32_t)strlen(set->version) },
     .digest = { set->digest, (uint32_t)strlen(set->digest) },
   };
   ask(ctx, self, STEP_FINISH, &m.h);
 }
 
-/* A worker that is away comes back; what a file says does not change by waiting. */
-static bool may_pass(weft_err err)
+/* A worker that is away comes back, and a session that somebody was quicker to begin
+ * ends; what a file says does not change by waiting. */
+static bool may_pass(const restore *self, weft_err err)
 {
-  return err == WEFT_E_UNAVAIL || err == WEFT_E_DOWN || err == WEFT_E_NOMEM;
+  return err == WEFT_E_UNAVAIL || err == WEFT_E_DOWN || err == WEFT_E_NOMEM ||
+         (self->step == STEP_START && err == WEFT_E_CONFLICT);
 }
 
 /* What became of the current set; the next one is tried in any case. */
@@ -165,7 +171,10 @@ static void next_set(weft_ctx *ctx, restore *self)
   self->session[0] = '\0';
   self->tries = 0;
   if (self->current == self->count) {
-    end(ctx, self, self->failed ? WEFT_RESTORE_PUSH_NEEDED : WEFT_RESTORE_DONE,
+    end(ctx, self,
+        self->failed ? WEFT_RESTORE_PUSH_NEEDED
+        : self->back ? WEFT_RESTORE_DONE
+                     : WEFT_RESTORE_NONE,
         self->text);
     return;
   }
@@ -180,16 +189,37 @@ static void note(restore *self, const char *text)
                  current(self)->args.draft ? "draft " : "", text);
 }
 
+static void abort_session(weft_ctx *ctx, restore *self, step next)
+{
+  const weft_client_abort m = { .h.type = WEFT_MSG_CLIENT_ABORT,
+                                .session = session_of(self),
+                                .reason = WEFT_STR("the restore gave up") };
+  ask(ctx, self, next, &m.h); /* mostly over already */
+}
+
+static void try_again(weft_ctx *ctx, restore *self)
+{
+  self->step = STEP_READY;
+  self->session[0] = '\0';
+  (void)weft_timer_start(ctx, POLL_MS, 0);
+}
+
 static void failed(weft_ctx *ctx, restore *self, weft_err err, const char *why)
 {
   if (self->step == STEP_GIVE_UP) {
     next_set(ctx, self);
     return;
   }
-  if (may_pass(err) && ++self->tries < TRIES) {
-    self->step = STEP_READY;
-    self->session[0] = '\0'; /* the next init takes over what is left of it */
-    (void)weft_timer_start(ctx, POLL_MS, 0);
+  if (self->step == STEP_READY || self->step == STEP_AGAIN) {
+    try_again(ctx, self);
+    return;
+  }
+  if (may_pass(self, err) && ++self->tries < TRIES) {
+    if (self->session[0] == '\0') {
+      try_again(ctx, self);
+    } else {
+      abort_session(ctx, self, STEP_AGAIN);
+    }
     return;
   }
   char text[TEXT_ROOM];
@@ -200,30 +230,18 @@ static void failed(weft_ctx *ctx, restore *self, weft_err err, const char *why)
   self->failed = true;
   if (self->session[0] == '\0') {
     next_set(ctx, self);
-    return;
+  } else {
+    abort_session(ctx, self, STEP_GIVE_UP);
   }
-  const weft_client_abort m = { .h.type = WEFT_MSG_CLIENT_ABORT,
-                                .session = session_of(self),
-                                .reason = WEFT_STR("the restore gave up") };
-  ask(ctx, self, STEP_GIVE_UP, &m.h); /* mostly over already */
 }
 
 static void on_good(weft_ctx *ctx, restore *self, const weft_client_done *m)
 {
   switch (self->step) {
   case STEP_READY:
-    if (m->sequence != self->last_sequence) {
-      end(ctx, self, WEFT_RESTORE_NONE, "not needed, weights were changed meanwhile");
-    } else {
-      begin(ctx, self);
-    }
+    self->keep_version = m->sequence != self->last_sequence;
+    begin(ctx, self);
     break;
-  case STEP_INIT: {
-    const weft_client_start start = { .h.type = WEFT_MSG_CLIENT_START,
-                                      .draft = current(self)->args.draft };
-    ask(ctx, self, STEP_START, &start.h);
-    break;
-  }
   case STEP_START:
     (void)snprintf(self->session, sizeof self->session, "%s",
                    m->session.p == NULL ? "" : m->session.p);
@@ -237,10 +255,14 @@ static void on_good(weft_ctx *ctx, restore *self, const weft_client_done *m)
     (void)snprintf(text, sizeof text, "change %" PRIu64 " is back as change %" PRIu64,
                    current(self)->args.sequence, m->sequence);
     note(self, text);
-    self->last_sequence = m->sequence;
+    self->back = true;
+    self->last_sequence = self->keep_version ? 0 : m->sequence;
     next_set(ctx, self);
     break;
   }
+  case STEP_AGAIN:
+    try_again(ctx, self);
+    break;
   case STEP_GIVE_UP:
     next_set(ctx, self);
     break;
@@ -255,9 +277,12 @@ static void on_done(weft_ctx *ctx, restore *self, const weft_client_done *m)
   self->corr = 0;
   if (m->err == WEFT_OK) {
     on_good(ctx, self, m);
-  } else if (self->step == STEP_READY) {
-    (void)weft_timer_start(ctx, POLL_MS, 0);
-  } else if (self->step == STEP_GIVE_UP) {
+  } else if (self->step == STEP_READY && m->err == WEFT_E_EXISTS) {
+    char text[TEXT_ROOM];
+    (void)snprintf(text, sizeof text,
+                   "change %" PRIu64 " is not needed, others were pushed meanwhile",
+                   current(self)->args.sequence);
+    note(self, text);
     next_set(ctx, self);
   } else {
     failed(ctx, self, (weft_err)m->err, m->message.p == NULL ? "" : m->message.p);
@@ -325,7 +350,7 @@ static void on_timer(weft_ctx *ctx, restore *self)
     self->told = true;
     say(ctx, self, WEFT_RESTORE_WAITING, "waits for the workers");
   }
-  query(ctx, self, STEP_READY, WEFT_QUERY_RANKS);
+  ask_ready(ctx, self);
 }
 
 static weft_err restore_on(weft_ctx *ctx, void *state, const weft_msg *msg)

@@ -25,11 +25,12 @@ typedef struct wefti_restore_args {
   weft_actor_id engine;
   wefti_restore_set sets[WEFTI_RESTORE_SETS]; /* [count], in the order of their commits */
   size_t count;
-  uint64_t
-      last_sequence; /* highest number ever: another one means that somebody pushed */
+  /* Highest number ever: another one means that somebody has changed something. */
+  uint64_t last_sequence;
 } wefti_restore_args;
 
-/* Tells the engine by RESTORE_NOTE how it goes, and ends. */
+/* Tells the engine by RESTORE_NOTE how it goes, and ends.  A set that somebody has pushed
+ * meanwhile is left alone, and a version that somebody has given is kept. */
 extern const weft_actor_class wefti_restore_class;
 
 #endif /* WEFT_ACTORS_RESTORE_H */

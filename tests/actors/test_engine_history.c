@@ -180,7 +180,7 @@ static void the_last_commit_is_pushed_again(void **state)
   w.shards = true;
   restore(d, sources);
   assert_non_null(strstr(restored("done"), "change 7 is back as change 1"));
-  assert_int_equal(w.workers[0].accepts, 4); /* of the init and three updates */
+  assert_int_equal(w.workers[0].accepts, 3); /* of three updates, and of no init */
   const world_answer *a = world_query(&w, 1, WEFT_QUERY_INFO);
   assert_string_equal(a->version, "release");
   assert_int_equal(a->sequence, 1);
@@ -232,6 +232,37 @@ static void who_pushes_first_is_left_alone(void **state)
   stop();
 }
 
+static void who_has_begun_is_left_alone(void **state)
+{
+  (void)state;
+  start();
+  expect(world_begin(&w, 0), WEFT_OK);
+  restore((weft_digest){ 1, 2 }, sources);
+  world_run(&w, 2000);
+  expect(world_update(&w, 0, "{\"a\":1}", 0), WEFT_OK);
+  world_run(&w, 2000);
+  expect(world_finish(&w, 0, "mine", 0), WEFT_OK);
+  world_run(&w, 2000);
+  const world_answer *a = world_query(&w, 1, WEFT_QUERY_STATUS);
+  assert_non_null(strstr(a->body, "\"version\":\"mine\""));
+  assert_non_null(strstr(a->body, "\"restore\":null"));
+  stop();
+}
+
+static void a_label_is_no_push(void **state)
+{
+  (void)state;
+  const weft_digest d = pushed();
+  start();
+  w.shards = true;
+  const weft_client_label label = { .h.type = WEFT_MSG_CLIENT_LABEL,
+                                    .version = WEFT_STR("theirs") };
+  expect(world_call(&w, 0, &label.h, 1000), WEFT_OK);
+  restore(d, sources);
+  assert_non_null(strstr(restored("done"), "\"version\":\"theirs\""));
+  stop();
+}
+
 static void without_files_a_push_is_needed(void **state)
 {
   (void)state;
@@ -251,6 +282,8 @@ int main(void)
     cmocka_unit_test(other_bytes_stay_invisible),
     cmocka_unit_test(a_worker_that_dies_meanwhile_is_waited_for),
     cmocka_unit_test(who_pushes_first_is_left_alone),
+    cmocka_unit_test(who_has_begun_is_left_alone),
+    cmocka_unit_test(a_label_is_no_push),
     cmocka_unit_test(without_files_a_push_is_needed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

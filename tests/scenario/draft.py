@@ -161,6 +161,47 @@ def test_restore_brings_both_sets_back():
             holds(w, model("a", 2), {})
 
 
+def test_a_push_beside_a_restore():
+    """Somebody pushes the main set as soon as a start is taken, be it before the restore, between its two
+    sets or behind it: that push stays, its version too, and the draft set is back all the same."""
+    with folder() as d:
+        a, b, c = files(d, "a", "b", "c")
+        for first in ("main", "draft"):
+            state = d / first
+            with Daemon("--draft", "--state-dir", state) as w:
+                if first == "main":
+                    w.push(a, "main-1")
+                push_draft(w, b, "draft-1")
+                if first == "draft":
+                    w.push(a, "main-1")
+                crash(w)
+            for _ in range(5):
+                with Daemon("--draft", "--state-dir", state, "--restore") as w:
+                    until(lambda w=w: w.post("/start_weight_update").status == 200, "a start is taken", 30)
+                    w.ok("/update_weights", w.file_source(c))
+                    w.ok("/finish_weight_update", {"weight_version": "pushed"})
+                    same(restored(w)["state"], "done", "the restore")
+                    same(w.version(), "pushed", "the newest version")
+                    holds(w, model("c", 2), model("b", 2))
+                    crash(w)
+
+
+def test_a_label_beside_a_restore():
+    with folder() as d:
+        a, b = files(d, "a", "b")
+        state = d / "state"
+        with Daemon("--draft", "--state-dir", state) as w:
+            w.push(a, "main-1")
+            push_draft(w, b, "draft-1")
+            crash(w)
+        for _ in range(5):
+            with Daemon("--draft", "--state-dir", state, "--restore") as w:
+                w.ok("/update_weight_version", {"new_version": "a label is no push"})
+                same(restored(w)["state"], "done", "the restore")
+                holds(w, model("a", 2), model("b", 2))
+                crash(w)
+
+
 def test_a_restarted_worker_has_both_sets():
     with folder() as d:
         a, b = files(d, "a", "b")

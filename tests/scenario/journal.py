@@ -208,6 +208,39 @@ def test_restore_of_changed_or_missing_files():
             text=True, check=False, timeout=30).stderr, "--restore without --state-dir")
 
 
+def test_a_restore_leaves_an_open_session_alone():
+    """A trainer that is quicker than the restore goes on undisturbed, however slowly; what it has begun and
+    dropped does not keep the restore away."""
+    with folder() as d:
+        state = d / "state"
+        a, b = (write_safetensors(d / f"{s}.safetensors", model(s)) for s in ("a", "b"))
+        with Daemon("--state-dir", state) as w:
+            w.push(a, "a")
+            crash(w)
+        before = 0
+        for n in range(20):
+            with Daemon("--state-dir", state, "--restore") as w:
+                until(lambda w=w: w.post("/start_weight_update").status == 200, "a start is taken", 30)
+                quicker = w.status()["weights_sequence"] == 0
+                before += quicker
+                until(lambda w=w: restored(w) if not quicker else
+                      w.status()["session"]["started_ms_ago"] > 250, "the restore has looked")
+                if n % 2:
+                    w.ok("/abort_weight_update")
+                    same(restored(w)["state"], "done", "the restore")
+                    same(w.version(), "a", "restored")
+                else:
+                    w.ok("/update_weights", w.file_source(b))
+                    w.ok("/finish_weight_update", {"weight_version": "b"})
+                    same(w.version(), "b", "pushed")
+                    check(holds(w, model("b")), "bytes")
+                    w.push(a, "a")
+                crash(w)
+            if before >= 2 and n >= 3:
+                break
+        print(f"quicker than the restore: {before} of {n + 1}")
+
+
 def test_restore_after_a_push_without_files():
     with folder() as d:
         state = d / "state"

@@ -65,8 +65,9 @@ typedef enum weft_query {
   WEFT_QUERY_RESET,    /* of one worker: the checker's destructive reset */
   WEFT_QUERY_VERSIONS, /* GET /weight_versions; arg: how many at most, "" = 100 */
   WEFT_QUERY_METRICS,  /* GET /metrics: Prometheus text */
-  WEFT_QUERY_RANKS /* as READY, of the workers alone: a member of a fleet may serve less
-                    */
+  /* As READY, of the workers alone: a member of a fleet may serve less.  Nor while a
+   * session is open.  arg "main" or "draft": EXISTS when that set is live. */
+  WEFT_QUERY_RANKS
 } weft_query;
 
 typedef enum weft_pause_action { WEFT_PAUSE, WEFT_RESUME } weft_pause_action;
