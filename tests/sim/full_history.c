@@ -58,12 +58,14 @@ static history_result result_of(const full_call *c)
                                      : HISTORY_FAILED;
 }
 
-/* The stored answer to a key that was used before is no call of its own. */
+/* The stored answer to a key that was used before is no call of its own.  What was
+ * refused before anything began is not stored: the same words tell the two apart. */
 static bool is_repeat(const full *w, const full_call *c)
 {
   for (unsigned i = w->first_call; c->key[0] != '\0' && &w->calls[i] != c; i++) {
     const full_call *o = &w->calls[i];
-    if (strcmp(o->key, c->key) == 0 && o->err == c->err && o->sequence == c->sequence) {
+    if (strcmp(o->key, c->key) == 0 && o->err == c->err && o->sequence == c->sequence &&
+        strcmp(o->message, c->message) == 0) {
       return true;
     }
   }
