@@ -225,6 +225,7 @@ struct full {
   full_push pushes[FULL_PUSHES];
   unsigned push_count;
   full_held held[FULL_HELD];
+  uint64_t let_go_ms; /* when their readers are done; 0 = nobody knows */
   unsigned leaver; /* a client is to leave its call, has left it, is back (plan_run.c) */
   unsigned left;   /* the call */
   uint64_t steps;

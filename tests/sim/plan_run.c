@@ -195,12 +195,30 @@ static void trainers_go_on(full *w)
   }
 }
 
+/* In place a start waits for readers: one that takes its time. */
+static void linger(full *w, const plan_action *a)
+{
+  if (w->opts.inplace && a->c / 8 % 4 == 0) {
+    full_pin(w, a->c % w->ranks, false, true);
+    w->let_go_ms = weft_sim_now_ms(w->sim) + a->c / 32 % 4000;
+  }
+}
+
+static void unpin_all(full *w)
+{
+  w->let_go_ms = 0;
+  for (unsigned i = 0; i < FULL_HELD; i++) {
+    full_unpin(w, i);
+  }
+}
+
 static void do_trainer(full *w, const plan_action *a)
 {
   full_client *c = &w->clients[a->a % TALKERS];
   if (c->auto_step != 0 || c->pending) {
     return;
   }
+  linger(w, a);
   c->auto_step = AUTO_INIT;
   c->auto_updates = 1 + a->b % 2;
   c->auto_draft = w->opts.draft && a->c % 3 == 0;
@@ -254,6 +272,9 @@ static void advance(full *w, uint64_t ms)
   do {
     full_run(w, 1);
     trainers_go_on(w);
+    if (w->let_go_ms != 0 && weft_sim_now_ms(w->sim) >= w->let_go_ms) {
+      unpin_all(w);
+    }
     if (w->leaver != 0 && !w->broken) {
       leave(w);
     }
@@ -300,9 +321,7 @@ static void heal(full *w)
   w->leaver = 0;
   weft_sim_fail_alloc(w->sim, 0);
   full_journal_heal(w);
-  for (unsigned i = 0; i < FULL_HELD; i++) {
-    full_unpin(w, i);
-  }
+  unpin_all(w);
   for (uint32_t i = 0; i < w->ranks; i++) {
     full_process *p = full_process_at(w, i);
     w->trouble[i] = (full_trouble){ .net_delay_ms = 0 };

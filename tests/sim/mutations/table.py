@@ -139,6 +139,8 @@ MUTATIONS = [
     ("draft-push-drops-main", "a session's result holds its own set only", [
         ("actors/device_install.c", "if (!s->foreign && (own || !s->alone)) {",
          "if (!s->foreign && own) {")]),
+    ("tidied-while-draining", "in place, a heartbeat uses the device thread while a start waits", [
+        ("actors/worker_job.c", "  return w->corr == 0 && !w->draining && ", "  return w->corr == 0 && ")]),
     ("answer-without-op", "an answer is matched without its operation id", [
         (ENGINE + "round.c", " ||\n      env->op != r->op) {", ") {")]),
     # The rule of rounds alone does no harm: before the record is issued every rank is looked
