@@ -200,24 +200,45 @@ static int post_json(push_gpu *g, const char *path, weft_json_writer *w, bool be
 
 /* ---- init */
 
-/* An init ends the session of somebody else: not without being asked to. */
-static int check_free(push *p)
+/* The state of the server's session, into out; "" = none, or it does not say. */
+static int session_state(push *p, char *out, size_t cap)
 {
   cli_reply reply;
   weft_json *status = NULL;
   int code = CLI_DONE;
+  out[0] = '\0';
   cli_http_do(p->http, &(cli_call){ .method = "GET", .path = "/weight_status" }, &reply);
   if (reply.status == 0) {
     code = cli_failed(p->opts, p->http, "weight_status", &reply);
-  } else if (reply.status == 200 && !p->opts->take_over &&
-             weft_json_parse(reply.body, reply.len, NULL, &status, NULL) == WEFT_OK &&
-             weft_json_kind_of(weft_json_get(status, "session")) == WEFT_JSON_OBJECT) {
+  } else if (reply.status == 200 &&
+             weft_json_parse(reply.body, reply.len, NULL, &status, NULL) == WEFT_OK) {
+    (void)snprintf(out, cap, "%s",
+                   cli_str(weft_json_get(status, "session"), "state", ""));
+  }
+  weft_json_free(status);
+  cli_reply_fini(&reply);
+  return code;
+}
+
+/* An init ends the session of somebody else: not without being asked to.  One that is
+ * being given up already is waited for. */
+static int check_free(push *p)
+{
+  enum { LOOK_MS = 50, ENDING_S = 10 };
+  char state[32];
+  const double until = cli_now_s() + ENDING_S;
+  int code = session_state(p, state, sizeof state);
+  while (code == CLI_DONE && strcmp(state, "aborting") == 0 && cli_now_s() < until &&
+         !cli_interrupted()) {
+    (void)nanosleep(&(struct timespec){ .tv_nsec = LOOK_MS * 1000000L }, NULL);
+    code = session_state(p, state, sizeof state);
+  }
+  if (code == CLI_DONE && state[0] != '\0' && strcmp(state, "aborting") != 0 &&
+      !p->opts->take_over) {
     cli_warn("an update session is open at %s already; --take-over ends it",
              cli_http_base(p->http));
     code = CLI_REFUSED;
   }
-  weft_json_free(status);
-  cli_reply_fini(&reply);
   return code;
 }
 

@@ -212,7 +212,7 @@ def test_wrong_versions_and_sizes():
         for way in ("store", "id"):
             # Another NCCL than the workers'.
             p = push(w, "nccl", "--rendezvous", way, b, env={"WEFT_FAKE_NCCL_VERSION": "22705"})
-            failed(p, 1, "Mismatched NCCL version|version", "rank 0, init_weight_transfer_engine")
+            failed(p, 1, "Mismatched NCCL version")
             # Too few: refused by name before anybody waits.
             failed(push(w, "nccl", "--rendezvous", way, "--world-size", "2", b), 1, "rank 2|world_size")
             # One too many: all wait for it, but not for ever.
