@@ -94,6 +94,7 @@ static weft_err fill_gpu(wefti_device *device, const wefti_device_opts *opts,
     err = weft_memory_cuda_create(&memory, &device->memory, why);
   }
   if (err == WEFT_OK) {
+    device->memory->cancel = &device->cancel;
     err = open_backend(device, opts, &memory.device, why);
   }
   if (err == WEFT_OK) {

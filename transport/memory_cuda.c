@@ -61,7 +61,26 @@ static piece *take_kept(cuda_memory *m, uint64_t bytes)
 }
 
 /* Gives kept pieces back until no more than keep bytes are left of them. */
-static void release(cuda_memory *m, uint64_t keep)
+static bool cancelled(const cuda_memory *m)
+{
+  return m->pub.cancel != NULL &&
+         atomic_load_explicit(m->pub.cancel, memory_order_relaxed);
+}
+
+/* Puts pieces that were taken out back among the kept ones. */
+static void keep_again(cuda_memory *m, piece *list)
+{
+  (void)pthread_mutex_lock(&m->lock);
+  while (list != NULL) {
+    piece *p = list;
+    list = p->next;
+    m->kept_bytes += p->bytes;
+    push(&m->kept[bucket_of(p->bytes)], p);
+  }
+  (void)pthread_mutex_unlock(&m->lock);
+}
+
+static void release(cuda_memory *m, uint64_t keep, bool always)
 {
   piece *gone = NULL;
   (void)pthread_mutex_lock(&m->lock);
@@ -74,12 +93,13 @@ static void release(cuda_memory *m, uint64_t keep)
     }
   }
   (void)pthread_mutex_unlock(&m->lock);
-  while (gone != NULL) {
+  while (gone != NULL && (always || !cancelled(m))) {
     piece *p = gone;
     gone = p->next;
     (void)m->cuda.Free(p->ptr); /* without the lock: it waits for the device */
     free(p);
   }
+  keep_again(m, gone);
 }
 
 static weft_err fresh_piece(cuda_memory *m, uint64_t bytes, piece **out, weft_why *why)
@@ -93,7 +113,7 @@ static weft_err fresh_piece(cuda_memory *m, uint64_t bytes, piece **out, weft_wh
   if (err == WEFT_OK) {
     code = m->cuda.Malloc(&p->ptr, bytes);
     if (code == WEFTI_CUDA_NOMEM) {
-      release(m, 0);
+      release(m, 0, false);
       code = m->cuda.Malloc(&p->ptr, bytes);
     }
     err = wefti_cuda_check(&m->cuda, code, why, "cudaMalloc");
@@ -134,13 +154,16 @@ static weft_err cuda_alloc(weft_memory *pub, uint64_t bytes, weft_extent *out,
     *out = (weft_extent){ 0 };
     return WEFT_OK;
   }
+  if (cancelled(m)) {
+    return weft_whyf(why, WEFT_E_CANCELLED, "cancelled while memory was taken");
+  }
   (void)pthread_mutex_lock(&m->lock);
   piece *p = take_kept(m, bytes);
   const uint64_t held = m->live_bytes + m->kept_bytes;
   (void)pthread_mutex_unlock(&m->lock);
   if (p == NULL) {
     if (m->max_bytes != 0 && (bytes > m->max_bytes || held > m->max_bytes - bytes)) {
-      release(m, 0);
+      release(m, 0, false);
       if (bytes > m->max_bytes || m->live_bytes > m->max_bytes - bytes) {
         return weft_whyf(why, WEFT_E_LIMIT,
                          "%" PRIu64 " bytes more than the %" PRIu64 " held are over the "
@@ -193,7 +216,7 @@ static void cuda_trim(weft_memory *pub, uint64_t keep)
   const bool more = m->kept_bytes > keep;
   (void)pthread_mutex_unlock(&m->lock);
   if (more && wefti_cuda_use(&m->cuda, m->device, &why) == WEFT_OK) {
-    release(m, keep);
+    release(m, keep, false);
   }
 }
 
@@ -284,7 +307,7 @@ static void cuda_destroy(weft_memory *pub)
   cuda_memory *m = (cuda_memory *)pub;
   weft_why why;
   if (wefti_cuda_use(&m->cuda, m->device, &why) == WEFT_OK) {
-    release(m, 0);
+    release(m, 0, true);
     if (m->stream != NULL) {
       (void)m->cuda.StreamDestroy(m->stream);
     }

@@ -9,6 +9,7 @@ import time
 
 import nccl_trainer
 from nccl_trainer import CUDART, NCCL, update_info
+from starts import ready
 from nccl_update import GPUS, daemon, fine, push, trainer
 from weft_scenario import Daemon, check, folder, holds, main, model, noise, same, until
 
@@ -216,14 +217,66 @@ def test_libraries_that_are_not_there():
              "no GPU here"),
             (("--cudart", CUDART, "--nccl", NCCL), {"WEFT_FAKE_GPUS": "4", "CUDA_VISIBLE_DEVICES": "0,1"},
              "worker 2 has no GPU of its own, this process sees 2: say which with --device")):
-        w = Daemon("--backend", "nccl", *more, workers=3 if "worker 2" in words else 1,
-                   env=env, ready=False)
+        for backend in ("nccl", "sparse_nccl", "ipc"):
+            if backend != "ipc" or "libnccl" not in words and "nccl" not in words:
+                does_not_start(backend, more, env, words)
+
+
+def does_not_start(backend, more, env, words):
+    """No crash: the worker ends with a reason, which the log has, and /ready."""
+    with folder() as d:
+        at = d / "http"
+        w = Daemon("--backend", backend, *more, workers=3 if "worker 2" in words else 1,
+                   env=env, listen=f"unix:{at}", ready=False)
         try:
+            until(at.exists, "it listens", 20)
             until(lambda: words in w.log(), f"the log says {words!r}", 20)
+            said = until(lambda: (lambda r: r[1] if words in r[1] else None)(ready(at)), "/ready says so", 20)
+            check("exited with status" in said, said)
         except AssertionError as e:
-            raise AssertionError(f"{e}\n{w.log()[-2000:]}") from None
+            raise AssertionError(f"{backend}: {e}\n{w.log()[-2000:]}") from None
         finally:
             w.kill()
+
+
+def test_init_info_is_refused_by_name():
+    """400, before any worker enters; every key, and every key's type."""
+    good = {"rank_offset": 1, "world_size": 3, "master_address": "127.0.0.1", "master_port": 1}
+    with daemon() as w:
+        t = trainer(w)
+        for key, value in (("rank_offset", "1"), ("rank_offset", None), ("rank_offset", 1.5), ("world_size", True),
+                           ("world_size", []), ("master_port", "29500"), ("master_port", 0), ("master_address", 7),
+                           ("master_address", "h" * 300), ("nccl_unique_id_b64", 7), ("packed", 1),
+                           ("packed_buffer_size_bytes", "1G"), ("packed_buffer_size_bytes", -1),
+                           ("packed_num_buffers", 0), ("profile", 3), ("colour", "blue"), ("group_name", "g")):
+            info = {**good, key: value}
+            if key == "nccl_unique_id_b64":
+                del info["master_address"], info["master_port"]
+            status, text = t.post("init_weight_transfer_engine", {"init_info": info})
+            check(status == 400 and key in text, f"{key} = {value!r}: {status} {text}")
+        comes_back(w, model("a"), "one")
+
+
+FAULTS = {
+    "same-GPU peers": ["test_trainer_on_a_workers_gpu"],
+    "world size 1": ["test_world_sizes_that_do_not_fit"],
+    "another version of NCCL": ["test_another_version_of_nccl"],
+    "unreachable master": ["test_store_that_is_not_there"],
+    "0.0.0.0 as master": ["test_store_that_is_not_there"],
+    "a trainer that never comes": ["test_trainer_that_never_comes"],
+    "a trainer that dies in the middle of a broadcast": ["test_trainer_killed_in_the_middle_of_a_broadcast"],
+    "a collective that never completes": ["test_a_collective_that_never_completes",
+                                          "test_an_abort_that_hangs_costs_the_worker"],
+    "no library, no driver, no GPU": ["test_libraries_that_are_not_there"],
+}
+
+
+def test_the_table_of_faults():
+    """What has to be here, and where it is: all of it ran above."""
+    for fault, names in FAULTS.items():
+        for name in names:
+            check(callable(globals().get(name)), name)
+        print(f"      {fault:50} {', '.join(names)}")
 
 
 if __name__ == "__main__":

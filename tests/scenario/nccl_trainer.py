@@ -260,7 +260,7 @@ class Trainer:
         call.join()
         return answer[0][0], answer[0][1], error
 
-    def init(self, packed=None, store=False, query="", come=True, publish=None, **more):
+    def init(self, packed=None, store=False, query="", come=True, publish=None, beside=None, **more):
         """store: True for one of ours, or the port where publish(group) puts the id."""
         self.close()
         self.group, self.packed = Group(self.ranks, self.gpu), packed
@@ -278,6 +278,8 @@ class Trainer:
         def work():
             if publish:
                 publish(self.group)
+            if beside:
+                beside(self.group)
             if come:
                 self.group.join()
         return self.beside("init_weight_transfer_engine", {"init_info": info}, query, work)

@@ -2,8 +2,9 @@
 and not, several updates in a session, another init."""
 import json
 import os
+import threading
 
-from nccl_trainer import CUDART, NCCL, Trainer, update_info
+from nccl_trainer import CUDART, KINDS, NCCL, Group, Trainer, update_info
 from weft_scenario import Daemon, check, holds, main, model, noise, same
 
 GPUS = {"WEFT_FAKE_GPUS": "4"}
@@ -76,6 +77,43 @@ def test_pieces_and_unchanged_tensors():
         want = {n: changed[n] if i in (0, 2, 3) else first[n] for i, n in enumerate(names)}
         check(holds(w, want), "what came is new, the rest as it was")
         t.close()
+
+
+def test_another_world_size():
+    """A second rank of the trainer's joins at the next init, and leaves at the one after."""
+    with daemon() as w:
+        t = trainer(w)
+        fine(t.init())
+        push(w, t, model("a"), "one")
+        t.ranks = 4
+        alone = t.group
+        other = []
+
+        def second(group):
+            other.append(Group(4, gpu=2, rank=3, beside=group))
+            threading.Thread(target=other[0].join).start()
+        fine(t.init(beside=second))
+        check(t.group is not alone, "another group")
+        other_gets = threading.Thread(target=receive, args=(other[0], model("b")))
+        fine(t.start())
+        other_gets.start()
+        fine(t.update(model("b")))
+        other_gets.join()
+        w.ok("/finish_weight_update", {"weight_version": "two"})
+        check(holds(w, model("b")), "every worker holds what was sent")
+        other[0].abort()
+        t.ranks = 3
+        fine(t.init())
+        push(w, t, model("c"), "three")
+        t.close()
+
+
+def receive(group, tensors):
+    """A rank beside the workers: takes part in every broadcast."""
+    group.use()
+    for dtype, _, data in tensors.values():
+        size, kind = KINDS[dtype]
+        group.broadcast(data, len(data) // size, kind)
 
 
 def test_each_worker_its_own_entry():

@@ -181,6 +181,31 @@ static void real_libraries_are_taken(void **state)
   }
 }
 
+static void a_cancelled_job_takes_and_gives_back_nothing(void **state)
+{
+  (void)state;
+  weft_memory *m = make(0);
+  weft_memory_stats st;
+  weft_extent e;
+  weft_why why = { 0 };
+  atomic_bool cancel = false;
+  m->cancel = &cancel;
+  assert_ok(weft_memory_alloc(m, 1000, &e, NULL));
+  weft_memory_free(m, &e);
+  atomic_store(&cancel, true);
+  assert_err(weft_memory_alloc(m, 1000, &e, &why), WEFT_E_CANCELLED);
+  weft_memory_trim(m, 0);
+  weft_memory_stats_get(m, &st);
+  assert_int_equal(st.backed, 1000); /* for the next one */
+  atomic_store(&cancel, false);
+  assert_ok(weft_memory_alloc(m, 1000, &e, NULL));
+  weft_memory_stats_get(m, &st);
+  assert_int_equal(st.fresh, 1000);
+  weft_memory_free(m, &e);
+  atomic_store(&cancel, true);
+  weft_memory_destroy(m); /* gives back all the same */
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -188,6 +213,7 @@ int main(void)
     cmocka_unit_test(bytes_are_written_and_read),
     cmocka_unit_test(no_room_is_an_error),
     cmocka_unit_test(what_is_not_there_is_named),
+    cmocka_unit_test(a_cancelled_job_takes_and_gives_back_nothing),
     cmocka_unit_test(real_libraries_are_taken),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
