@@ -15,6 +15,7 @@
 
 enum {
   REPLICAS_MAX = 256,
+  FORMER_MAX = 8,
   /* An invitation holds a member for its fleet so long: three that were not heard. */
   BOUND_MS = 10000
 };
@@ -30,6 +31,9 @@ struct wefti_fleet {
   uint64_t last_ms;     /* loop time of it */
   char adopted[sizeof((weft_invitation *)0)->fleet];
   uint32_t rank; /* as adopted */
+  uint64_t boot; /* of the coordinator that adopted us; 0: none */
+  uint64_t former[FORMER_MAX];
+  unsigned former_count;
   bool doubt;
   char refused[sizeof((weft_invitation *)0)->fleet]; /* told of in the log */
   /* CLOCK_BOOTTIME until which readers may be served; read by any thread that pins.  It
@@ -170,6 +174,18 @@ static weft_err refuse_other(wefti_fleet *f, const char *bound,
   return weft_whyf(why, line.err, "%s", line.text);
 }
 
+/* One that another life of its fleet has followed: two with copies of one state
+ * directory. If it were heard, each would take the member from the other for ever. */
+static bool is_former(const wefti_fleet *f, uint64_t boot)
+{
+  for (unsigned i = 0; i < FORMER_MAX && i < f->former_count; i++) {
+    if (f->former[i] == boot) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static weft_err on_invited(void *arg, const weft_invitation *invitation, weft_why *why)
 {
   wefti_fleet *f = arg;
@@ -177,6 +193,14 @@ static weft_err on_invited(void *arg, const weft_invitation *invitation, weft_wh
   const char *bound = bound_to(f, now_ms);
   if (bound && strcmp(bound, invitation->fleet) != 0) {
     return refuse_other(f, bound, invitation, why);
+  }
+  if (is_former(f, invitation->boot)) {
+    return weft_whyf(
+        why, WEFT_E_STALE,
+        "this engine (%s) is replica %" PRIu32
+        " of fleet %s, which another coordinator leads by now (boot %016" PRIx64
+        " after %016" PRIx64 "): are there two with one state directory?",
+        f->e->engine_id, f->rank, f->adopted, f->boot, invitation->boot);
   }
   if (bound && f->last.boot == invitation->boot && f->last.rank != invitation->rank) {
     return weft_whyf(why, WEFT_E_EXISTS,
@@ -195,6 +219,10 @@ static weft_err on_invited(void *arg, const weft_invitation *invitation, weft_wh
 static void on_upstream(void *arg, const wefti_upstream *upstream)
 {
   wefti_fleet *f = arg;
+  if (f->boot != 0 && f->boot != upstream->boot) {
+    f->former[f->former_count++ % FORMER_MAX] = f->boot;
+  }
+  f->boot = upstream->boot;
   (void)snprintf(f->adopted, sizeof f->adopted, "%s", upstream->fleet);
   f->rank = upstream->rank;
   f->doubt = upstream->doubt;
@@ -261,12 +289,24 @@ static weft_err open_door(wefti_fleet *f, const weft_engine_opts *o, weft_why *w
                           why);
 }
 
+/* An inviting thread.  The log has it too, so it may be lost. */
+static void on_refused(void *arg, uint32_t rank, const char *text)
+{
+  const wefti_fleet *f = arg;
+  const weft_replica_note m = { .h.type = WEFT_MSG_REPLICA_NOTE,
+                                .rank = rank,
+                                .text = { text, (uint32_t)strlen(text) } };
+  (void)wefti_post(f->e->rt, f->e->core, &m.h);
+}
+
 static weft_err start_inviting(wefti_fleet *f, const weft_engine_opts *o, weft_why *why)
 {
   weft_engine *e = f->e;
   wefti_inviter_opts opts = { .urls = o->replicas,
                               .token = o->replica_token,
                               .invitation = { .boot = e->boot_id, .size = e->replicas },
+                              .on_refused = on_refused,
+                              .arg = f,
                               .log = e->log,
                               .log_arg = e->log_arg,
                               .log_level = e->log_level };

@@ -109,6 +109,14 @@ static void part_failed(engine_cast *c, uint32_t rank, weft_err err, const char 
   (void)snprintf(p->text, sizeof p->text, "%.159s", text);
 }
 
+/* A pause or resume that was not heard is told again, when it is in. */
+static void owe(engine *e, const engine_cast *c, uint32_t rank, bool owed)
+{
+  if (c->kind == CALL_PAUSE) {
+    e->fleet.replicas[rank].pause_owed = owed;
+  }
+}
+
 /* ---- asking */
 
 static weft_msg *question(weft_ctx *ctx, const engine *e, const engine_cast *c,
@@ -160,6 +168,7 @@ static void ask(weft_ctx *ctx, engine *e, engine_cast *c, uint32_t rank,
     part_failed(c, rank, WEFT_E_DOWN, m->why);
     c->open++;
   } else if (c->kind != CALL_LABEL) {
+    owe(e, c, rank, true);
     part_failed(c, rank, WEFT_E_UNAVAIL, m->why[0] == '\0' ? "is not in" : m->why);
   }
 }
@@ -258,6 +267,7 @@ bool engine_cast_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   cast_part *p = &c->parts[rank];
   const weft_w_ok *env = (const weft_w_ok *)msg;
   p->corr = 0;
+  owe(e, c, rank, msg->type != WEFT_MSG_W_OK && msg->type != WEFT_MSG_W_REFUSED);
   if (msg->type == WEFT_MSG_ASK_FAILED) {
     const weft_err err = (weft_err)((const weft_ask_failed_msg *)msg)->reason;
     part_failed(c, rank, err,
@@ -295,6 +305,7 @@ void engine_cast_lost(weft_ctx *ctx, engine *e, uint32_t rank, const char *why)
     weft_ask_cancel(ctx, p->corr);
     p->corr = 0;
     part_failed(c, rank, WEFT_E_DOWN, why);
+    owe(e, c, rank, true);
     p->waits_for_fence = c->of_change;
     if (!c->of_change) {
       c->open--;

@@ -213,6 +213,9 @@ static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
   case WEFT_MSG_MEMBER_UP:
     engine_on_member_up(ctx, e, (const weft_member_up *)msg);
     return WEFT_OK;
+  case WEFT_MSG_REPLICA_NOTE:
+    engine_fleet_noted(ctx, e, (const weft_replica_note *)msg);
+    return WEFT_OK;
   case WEFT_MSG_MEMBER_DOWN:
     engine_on_member_down(ctx, e, (const weft_member_down *)msg);
     return WEFT_OK;

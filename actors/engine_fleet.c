@@ -171,6 +171,26 @@ static void call_it_right(weft_ctx *ctx, engine *e, const engine_member *m, uint
   }
 }
 
+/* It has shown that it has what is visible, and now it has something else: an operator
+ * has decided there while we were silent. */
+static void look_closer(weft_ctx *ctx, engine *e, engine_member *m, const weft_w_state *s)
+{
+  if (m->state != MEMBER_READY || e->change.pending ||
+      s->op <= e->fleet.replicas[m->rank].version_op ||
+      s->weights_sequence == e->visible.weights_sequence) {
+    return;
+  }
+  m->state = MEMBER_BEHIND;
+  m->reported.weights_sequence = s->weights_sequence;
+  m->reported.digest_hi = s->digest_hi;
+  m->reported.digest_lo = s->digest_lo;
+  weft_log(ctx, WEFT_LOG_WARN,
+           "replica %" PRIu32 " has other weights than it had incarnation=%016" PRIx64,
+           m->rank, m->incarnation);
+  engine_publish_worker(ctx, e, m, "behind");
+  engine_publish_status(ctx, e);
+}
+
 bool engine_fleet_heard(weft_ctx *ctx, engine *e, engine_member *m, const weft_w_state *s)
 {
   engine_replica *r = &e->fleet.replicas[m->rank];
@@ -193,7 +213,11 @@ bool engine_fleet_heard(weft_ctx *ctx, engine *e, engine_member *m, const weft_w
     }
     return true;
   }
+  look_closer(ctx, e, m, s);
   call_it_right(ctx, e, m, s->op);
+  if (r->pause_owed) {
+    engine_cast_pause_to(ctx, e, m->rank);
+  }
   if (r->beat_again) {
     r->beat_again = false;
     engine_beat(ctx, e, m->rank);
@@ -201,13 +225,33 @@ bool engine_fleet_heard(weft_ctx *ctx, engine *e, engine_member *m, const weft_w
   return true;
 }
 
+void engine_fleet_noted(weft_ctx *ctx, engine *e, const weft_replica_note *note)
+{
+  if (e->fleet.replicas == NULL || note->rank >= e->world) {
+    return;
+  }
+  engine_replica *r = &e->fleet.replicas[note->rank];
+  (void)snprintf(r->note, sizeof r->note, "%.*s", (int)note->text.len,
+                 note->text.len > 0 ? note->text.p : "");
+  engine_publish_status(ctx, e);
+}
+
+const char *engine_fleet_why(const engine *e, uint32_t rank)
+{
+  const engine_member *m = &e->members[rank];
+  const bool noted = e->fleet.replicas != NULL && m->state == MEMBER_ABSENT &&
+                     e->fleet.replicas[rank].note[0] != '\0';
+  return noted ? e->fleet.replicas[rank].note : m->why;
+}
+
 void engine_fleet_came_in(weft_ctx *ctx, engine *e, engine_member *m)
 {
   if (e->fleet.replicas == NULL) {
     return;
   }
+  e->fleet.replicas[m->rank].note[0] = '\0';
   call_it_right(ctx, e, m, UINT64_MAX);
-  if (e->paused) {
+  if (e->paused || e->fleet.replicas[m->rank].pause_owed) {
     engine_cast_pause_to(ctx, e, m->rank);
   }
 }
@@ -301,5 +345,5 @@ void engine_fleet_replica(weft_json_writer *w, const engine *e, uint32_t rank)
   const bool in = engine_member_usable(&e->members[rank]);
   weft_jw_str(w, "version", in ? r->version : NULL);
   weft_jw_bool(w, "ready", e->members[rank].state == MEMBER_READY && !r->unready);
-  weft_jw_str(w, "reason", r->unready ? r->reason : "");
+  weft_jw_str(w, "reason", r->unready ? r->reason : in ? "" : engine_fleet_why(e, rank));
 }

@@ -11,8 +11,10 @@ typedef struct engine_replica {
   uint64_t version_op; /* of what told us; an answer to an earlier question is older */
   bool beat_again;     /* one more as soon as that is answered */
   bool resolving;      /* the question under way tells how its doubt ended */
+  bool pause_owed;     /* it has not confirmed the last pause or resume */
   bool unready;        /* as it said last, and why */
   char reason[160];
+  char note[320]; /* why it takes no invitation; "" = it does, or is in */
 } engine_replica;
 
 struct engine_cast;
@@ -37,6 +39,9 @@ bool engine_fleet_heard(weft_ctx *ctx, struct engine *e, struct engine_member *m
 /* true: msg answered a question that only replicas are asked. */
 bool engine_fleet_answer(weft_ctx *ctx, struct engine *e, struct engine_member *m,
                          const weft_msg *msg);
+void engine_fleet_noted(weft_ctx *ctx, struct engine *e, const weft_replica_note *note);
+/* Why rank is not in. */
+const char *engine_fleet_why(const struct engine *e, uint32_t rank);
 void engine_fleet_came_in(weft_ctx *ctx, struct engine *e, struct engine_member *m);
 void engine_fleet_lost(weft_ctx *ctx, struct engine *e, uint32_t rank, const char *why);
 /* m has confirmed the change that is on its way. */

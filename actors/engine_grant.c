@@ -17,9 +17,12 @@ static const engine_visible *held(const engine *e)
   return e->change.pending && e->change.published ? &e->change.next : &e->visible;
 }
 
+/* Also with weights under a coordinator that has given none: they are of another time. */
 static bool is_behind(const engine *e)
 {
-  return e->up.sequence != e->up.want_sequence;
+  const engine_upstream *up = &e->up;
+  return up->sequence != up->want_sequence ||
+         (up->want_sequence == 0 && up->boot != 0 && held(e)->weights_sequence != 0);
 }
 
 /* Own ranks wait for the next heartbeat otherwise. */
@@ -352,9 +355,12 @@ void engine_upstream_adopt(weft_ctx *ctx, engine *e, const weft_w_adopt *m)
   up->want_sequence = m->sequence;
   up->want_hi = m->digest_hi;
   up->want_lo = m->digest_lo;
-  if (up->want_sequence == 0) {
-    up->sequence = 0; /* it has nothing yet: whatever is here is not of its making */
+  if (up->sequence > up->want_sequence || up->want_sequence == 0) {
+    /* It has nothing, or its record is older than what it led us to (a state directory
+     * out of a copy): the numbers above will be given out again. */
+    up->sequence = 0;
   }
+  up->seen = m->sequence < up->seen ? m->sequence : up->seen;
   engine_upstream_judge(ctx, e);
   take_place(ctx, e, m);
   weft_log(ctx, WEFT_LOG_INFO,
@@ -412,7 +418,7 @@ static bool may_catch_up(const engine *e, const engine_call *call)
   if (open) {
     return !e->session.upstream;
   }
-  return restoring || (up->boot != 0 && is_behind(e));
+  return restoring || (up->want_sequence != 0 && is_behind(e));
 }
 
 bool engine_upstream_forbids(weft_ctx *ctx, engine *e, engine_call *call)

@@ -44,8 +44,8 @@ bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap)
       engine_lend_text(e, m, text, sizeof text);
       (void)snprintf(reason, cap, "%s %" PRIu32 " is %s: %s", engine_unit(e), i,
                      engine_member_state_name(m->state),
-                     m->state != MEMBER_BEHIND ? m->why
-                     : has_strange_weights(e, m)
+                     m->state != MEMBER_BEHIND ? engine_fleet_why(e, i)
+                     : e->fleet.replicas != NULL && m->reported.tensors > 0
                          ? "it has weights of another time; a full update brings it back"
                          : text);
       return false;

@@ -265,7 +265,11 @@ void engine_upstream_drop(weft_ctx *ctx, engine *e, const char *why)
 static void on_abort(weft_ctx *ctx, engine *e, const engine_ask *ask, weft_str reason)
 {
   engine_upstream *up = &e->up;
-  if (ask->epoch <= up->ended) {
+  if (ask->boot == up->last_boot && ask->epoch == up->last_epoch && !up->aborted_last) {
+    engine_upstream_refuse(ctx, ask, WEFT_E_STALE,
+                           "epoch %" PRIu64 " was committed here, by an operator",
+                           ask->epoch);
+  } else if (ask->epoch <= up->ended) {
     engine_upstream_ok(ctx, ask);
   } else if (e->session.upstream && e->session.state == WEFTI_ABORTING) {
     engine_upstream_again(ctx, &up->abort, ask);
@@ -327,9 +331,11 @@ void engine_upstream_published(weft_ctx *ctx, engine *e)
   engine_upstream *up = &e->up;
   const engine_visible *next = &e->change.next;
   up->sequence = up->next_sequence;
-  up->want_sequence = up->sequence;
-  up->want_hi = next->digest_hi;
-  up->want_lo = next->digest_lo;
+  if (up->sequence != 0) { /* an operator's: whether the fleet has it too is to be seen */
+    up->want_sequence = up->sequence;
+    up->want_hi = next->digest_hi;
+    up->want_lo = next->digest_lo;
+  }
   up->ended = up->vote.boot == up->boot && up->epoch > up->ended ? up->epoch : up->ended;
   up->epoch = 0;
   e->change.published = true;

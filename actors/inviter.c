@@ -18,6 +18,7 @@ enum {
 typedef struct seat {
   char *url;
   uint64_t due_ms;
+  uint64_t taken_ms; /* when it took an invitation last */
   bool in, busy;
   char told[WEFT_WHY_MAX]; /* the last that was logged of it */
 } seat;
@@ -57,6 +58,9 @@ static void tell(wefti_inviter *inviter, uint32_t rank, weft_err err, const weft
   char line[WEFT_WHY_MAX + 64];
   const weft_log_level level = err == WEFT_E_AGAIN ? WEFT_LOG_INFO : WEFT_LOG_WARN;
   if (err == WEFT_OK) {
+    if (s->told[0] != '\0' && inviter->opts.on_refused) {
+      inviter->opts.on_refused(inviter->opts.arg, rank, "");
+    }
     s->told[0] = '\0';
     return;
   }
@@ -64,6 +68,9 @@ static void tell(wefti_inviter *inviter, uint32_t rank, weft_err err, const weft
     return;
   }
   (void)snprintf(s->told, sizeof s->told, "%s", why->text);
+  if (inviter->opts.on_refused) {
+    inviter->opts.on_refused(inviter->opts.arg, rank, why->text);
+  }
   if (inviter->opts.log && level >= inviter->opts.log_level) {
     (void)snprintf(line, sizeof line, "replica %" PRIu32 " was not invited: %s", rank,
                    why->text);
@@ -71,7 +78,7 @@ static void tell(wefti_inviter *inviter, uint32_t rank, weft_err err, const weft
   }
 }
 
-static void invite(wefti_inviter *inviter, uint32_t rank)
+static bool invite(wefti_inviter *inviter, uint32_t rank)
 {
   seat *s = &inviter->seats[rank];
   weft_invitation invitation = inviter->opts.invitation;
@@ -80,6 +87,7 @@ static void invite(wefti_inviter *inviter, uint32_t rank)
   const weft_err err =
       weft_door_invite(s->url, inviter->token, &invitation, TRY_MS, &why);
   tell(inviter, rank, err, &why);
+  return err == WEFT_OK;
 }
 
 static void *inviter_main(void *arg)
@@ -94,12 +102,13 @@ static void *inviter_main(void *arg)
       continue;
     }
     wefti_patience_unlock(&inviter->wait);
-    invite(inviter, (uint32_t)rank);
+    const bool taken = invite(inviter, (uint32_t)rank);
     wefti_patience_lock(&inviter->wait);
     seat *s = &inviter->seats[rank];
+    const uint64_t now = wefti_patience_now_ms();
     s->busy = false;
-    s->due_ms = wefti_patience_now_ms() +
-                (s->in ? inviter->opts.again_ms : inviter->opts.pause_ms);
+    s->taken_ms = taken ? now : s->taken_ms;
+    s->due_ms = now + (s->in ? inviter->opts.again_ms : inviter->opts.pause_ms);
   }
   wefti_patience_unlock(&inviter->wait);
   return NULL;
@@ -150,8 +159,10 @@ void wefti_inviter_note(wefti_inviter *inviter, uint32_t rank, bool in)
 {
   wefti_patience_lock(&inviter->wait);
   inviter->seats[rank].in = in;
-  if (!in) {
-    inviter->seats[rank].due_ms = 0;
+  if (!in) { /* at once, but one that goes as often as it comes does not keep us busy */
+    const seat *s = &inviter->seats[rank];
+    inviter->seats[rank].due_ms =
+        s->taken_ms == 0 ? 0 : s->taken_ms + inviter->opts.pause_ms;
     wefti_patience_wake(&inviter->wait);
   }
   wefti_patience_unlock(&inviter->wait);

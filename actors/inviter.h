@@ -19,7 +19,11 @@ typedef struct wefti_inviter_opts {
   weft_invitation invitation; /* rank is filled in */
   uint32_t pause_ms;          /* between two to one that is not in; 0 = 1,000 */
   uint32_t again_ms;          /* … that is in; 0 = 3,000 */
-  weft_log_fn *log;           /* any thread; may be NULL */
+  /* Any thread, once for each new text: why rank takes no invitation, "" when it does
+   * again.  May be NULL. */
+  void (*on_refused)(void *arg, uint32_t rank, const char *text);
+  void *arg;
+  weft_log_fn *log; /* any thread; may be NULL */
   void *log_arg;
   weft_log_level log_level;
 } wefti_inviter_opts;

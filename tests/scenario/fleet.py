@@ -1,7 +1,9 @@
 """Several engines that change together, under one coordinator: one call reaches all of
 them, and all have it or none."""
 import json
+import shutil
 import subprocess
+import time
 
 from weft_fleet import Fleet, die
 from weft_scenario import (BIN, SLOW, Background, check, folder, main, model, same, stop_process, until,
@@ -230,6 +232,24 @@ def test_one_coordinator_at_a_time():
         same(other.get("/ready").status, 503, "the second has nobody")
         f.push("b")
         die(other)
+
+
+def test_two_coordinators_with_copies_of_one_record():
+    with folder() as d, Fleet(d) as f:
+        f.push("a")
+        shutil.copytree(d / "c" / "state", f.home("copy") / "state")
+        copy = f.start_coordinator("copy", engine_id="c")
+        copy.wait_ready()
+        until(lambda: "are there two with one state directory" in f.coordinator.log(), "the first is told", 20)
+        until(lambda: b"two with one state directory" in f.coordinator.get("/ready").body, "and says so itself")
+        time.sleep(3)  # each would have taken them from the other by now
+        for m in f.members:
+            same(m.get("/ready").status, 200, "they serve the one that came last")
+        check(len(f.coordinator.log().splitlines()) < 30, f"it does not go on and on about it: {f.coordinator.log()}")
+        copy.push(f.file("b"), "b")
+        die(f.coordinator)
+        f.coordinator = copy
+        f.agree("b", model("b"))
 
 
 def test_both_ends_must_know_the_token():

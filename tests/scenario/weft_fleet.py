@@ -33,8 +33,8 @@ class Fleet:
         home.mkdir(0o700, exist_ok=True)
         return home
 
-    def start(self, name, *args, workers=None, **kw):
-        daemon = Daemon("--state-dir", self.home(name) / "state", "--engine-id", name, *args, ready=False,
+    def start(self, name, *args, workers=None, engine_id=None, **kw):
+        daemon = Daemon("--state-dir", self.home(name) / "state", "--engine-id", engine_id or name, *args, ready=False,
                         workers=workers or self.workers, env=self.env, **kw)
         try:
             daemon.ready = daemon.read_line()
@@ -53,10 +53,10 @@ class Fleet:
         self.urls[i], self.members[i] = m.ready["member"], m
         return m
 
-    def start_coordinator(self, name="c", urls=None):
+    def start_coordinator(self, name="c", urls=None, **kw):
         token = ("--replica-token-file", self.token) if self.scheme == "tcp" else ()
         replicas = [x for url in urls or self.urls for x in ("--replica", url)]
-        return self.start(name, *replicas, *token)
+        return self.start(name, *replicas, *token, **kw)
 
     def __enter__(self):
         try:

@@ -100,7 +100,7 @@ static void on_visible(void *arg, const wefti_visible *v)
   } else {
     note_recorded(w, v->digest_hi);
   }
-  if (e->index != FLEET_COORDINATOR && w->change_count > 0 &&
+  if (e->index != FLEET_COORDINATOR && w->change_count > 0 && !w->astray &&
       w->engines[FLEET_COORDINATOR].alive &&
       e->upstream.boot == w->engines[FLEET_COORDINATOR].boot &&
       v->weights_sequence == v->sequence && age_of(w, v->digest_hi) == 0) {

@@ -99,6 +99,7 @@ typedef struct fleet_world {
   unsigned kill_count;
   uint32_t no_rejoin; /* bit per replica: its link is not set up anew */
   bool strict; /* nobody but the coordinator decides: no operator, no other fleet */
+  bool astray; /* an operator decides although the coordinator lives */
   bool torn;   /* a crash keeps what the journal had not said to be durable */
   bool broken;
   char why[300];
