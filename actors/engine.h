@@ -459,6 +459,8 @@ void engine_issue(weft_ctx *ctx, engine *e);
 void engine_commit_begin(weft_ctx *ctx, engine *e, const char *version, bool declared);
 /* The change is with all who are to have it. */
 void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced);
+/* Adds rank to the list that a change becomes visible with ("1,3"), if there is room. */
+void engine_fenced_add(char *list, size_t cap, uint32_t rank);
 void engine_record_done(weft_ctx *ctx, engine *e, weft_err err, const char *text);
 void engine_record_again(weft_ctx *ctx, engine *e);
 /* The deadline of a call whose record was issued: it is answered "unknown", its work goes
@@ -538,6 +540,8 @@ const char *engine_member_state_name(engine_member_state state);
  * nothing that it could be ready with. */
 const char *engine_member_shown(const engine *e, const engine_member *m);
 void engine_session_id(const engine *e, uint64_t epoch, char *out, size_t cap);
+/* … of any life, also of a coordinator's. */
+void engine_session_of(uint64_t boot, uint64_t epoch, char *out, size_t cap);
 uint64_t engine_session_epoch(const engine *e, weft_str id); /* 0 = not one of ours */
 
 void engine_jw_hex64(weft_json_writer *w, const char *key, uint64_t v);

@@ -51,13 +51,9 @@ void engine_cast_fini(weft_ctx *ctx, engine *e)
 static void label_done(weft_ctx *ctx, engine *e, engine_cast *c)
 {
   char fenced[256] = "";
-  size_t at = 0;
   for (uint32_t i = 0; i < e->world; i++) {
-    char rank[16];
-    (void)snprintf(rank, sizeof rank, "%s%" PRIu32, at == 0 ? "" : ",", i);
-    if (c->parts[i].err != WEFT_OK && at + strlen(rank) < sizeof fenced) {
-      memcpy(fenced + at, rank, strlen(rank) + 1);
-      at += strlen(rank);
+    if (c->parts[i].err != WEFT_OK) {
+      engine_fenced_add(fenced, sizeof fenced, i);
     }
   }
   cast_free(ctx, e, c);

@@ -224,17 +224,23 @@ void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
   engine_wake_waiting(ctx, e);
 }
 
+void engine_fenced_add(char *list, size_t cap, uint32_t rank)
+{
+  char text[16];
+  const size_t at = strlen(list);
+  (void)snprintf(text, sizeof text, "%s%" PRIu32, at == 0 ? "" : ",", rank);
+  if (at + strlen(text) < cap) { /* whole numbers only */
+    memcpy(list + at, text, strlen(text) + 1);
+  }
+}
+
 static void published(weft_ctx *ctx, engine *e, bool all_ok)
 {
   (void)all_ok; /* a round of PUBLISH ends when all have confirmed or are fenced */
   char fenced[256] = "";
-  size_t at = 0;
   for (uint32_t i = 0; i < e->world; i++) {
-    char rank[16];
-    (void)snprintf(rank, sizeof rank, "%s%" PRIu32, at == 0 ? "" : ",", i);
-    if (e->round.replies[i].err != WEFT_OK && at + strlen(rank) < sizeof fenced) {
-      memcpy(fenced + at, rank, strlen(rank) + 1); /* whole numbers only */
-      at += strlen(rank);
+    if (e->round.replies[i].err != WEFT_OK) {
+      engine_fenced_add(fenced, sizeof fenced, i);
     }
   }
   if (e->session.upstream) {

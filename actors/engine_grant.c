@@ -472,8 +472,7 @@ void engine_upstream_status(weft_ctx *ctx, weft_json_writer *w, const engine *e)
   weft_jw_bool(w, "shown", !(e->change.pending && e->change.published));
   if (up->vote.given) {
     char session[64];
-    (void)snprintf(session, sizeof session, "%016" PRIx64 "-%" PRIu64, up->vote.boot,
-                   up->vote.epoch);
+    engine_session_of(up->vote.boot, up->vote.epoch, session, sizeof session);
     weft_jw_object(w, "doubt");
     weft_jw_str(w, "fleet", up->vote.fleet);
     weft_jw_str(w, "session", session);

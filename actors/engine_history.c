@@ -229,8 +229,7 @@ static void write_entry(weft_json_writer *w, const weft_journal_record *r)
   const bool aborted = r->kind == WEFT_JOURNAL_ABORTED;
   char session[64] = "";
   if (r->epoch != 0) {
-    (void)snprintf(session, sizeof session, "%016" PRIx64 "-%" PRIu64, r->boot_id,
-                   r->epoch);
+    engine_session_of(r->boot_id, r->epoch, session, sizeof session);
   }
   weft_jw_object(w, NULL);
   if (aborted) {

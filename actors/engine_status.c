@@ -1,4 +1,5 @@
 #include "engine.h"
+#include "weft/digest.h"
 #include "weft/json.h"
 
 #include <inttypes.h>
@@ -16,21 +17,14 @@ const char *engine_member_state_name(engine_member_state state)
   return names[state];
 }
 
-static const char *phase_name(uint32_t phase)
+void engine_session_of(uint64_t boot, uint64_t epoch, char *out, size_t cap)
 {
-  static const char *const names[] = {
-    [WEFT_WORKER_IDLE] = "idle",           [WEFT_WORKER_OPEN] = "open",
-    [WEFT_WORKER_ACCEPTING] = "accepting", [WEFT_WORKER_ACCEPTED] = "accepted",
-    [WEFT_WORKER_RECEIVING] = "receiving", [WEFT_WORKER_FINISHING] = "finishing",
-    [WEFT_WORKER_INSTALLED] = "installed", [WEFT_WORKER_ABORTING] = "aborting",
-    [WEFT_WORKER_POISONED] = "poisoned",   [WEFT_WORKER_MAPPING] = "mapping",
-  };
-  return phase < sizeof names / sizeof names[0] ? names[phase] : "unknown";
+  (void)snprintf(out, cap, "%016" PRIx64 "-%" PRIu64, boot, epoch);
 }
 
 void engine_session_id(const engine *e, uint64_t epoch, char *out, size_t cap)
 {
-  (void)snprintf(out, cap, "%016" PRIx64 "-%" PRIu64, e->args.boot_id, epoch);
+  engine_session_of(e->args.boot_id, epoch, out, cap);
 }
 
 uint64_t engine_session_epoch(const engine *e, weft_str id)
@@ -60,12 +54,12 @@ void engine_jw_hex64(weft_json_writer *w, const char *key, uint64_t v)
 void engine_jw_digest(weft_json_writer *w, const char *key, uint64_t sequence,
                       uint64_t hi, uint64_t lo)
 {
-  char text[48];
+  char text[WEFT_DIGEST_TEXT];
   if (sequence == 0) {
     weft_jw_null(w, key);
     return;
   }
-  (void)snprintf(text, sizeof text, "xxh3-128:%016" PRIx64 "%016" PRIx64, hi, lo);
+  weft_digest_text((weft_digest){ hi, lo }, text);
   weft_jw_str(w, key, text);
 }
 
@@ -134,7 +128,7 @@ static void write_worker(weft_json_writer *w, const engine *e, const engine_memb
     engine_fleet_replica(w, e, m->rank);
   }
   weft_jw_str(w, "state", engine_member_shown(e, m));
-  weft_jw_str(w, "phase", in ? phase_name(r->phase) : "");
+  weft_jw_str(w, "phase", in ? weft_worker_phase_name(r->phase) : "");
   engine_jw_hex64(w, "incarnation", m->incarnation);
   weft_jw_u64(w, "pid", m->pid);
   weft_jw_u64(w, "sequence", in ? r->weights_sequence : 0);

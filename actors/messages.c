@@ -47,3 +47,15 @@ const weft_catalogue *weft_messages(void)
 {
   return &catalogue;
 }
+
+const char *weft_worker_phase_name(uint32_t phase)
+{
+  static const char *const names[] = {
+    [WEFT_WORKER_IDLE] = "idle",           [WEFT_WORKER_OPEN] = "open",
+    [WEFT_WORKER_ACCEPTING] = "accepting", [WEFT_WORKER_ACCEPTED] = "accepted",
+    [WEFT_WORKER_RECEIVING] = "receiving", [WEFT_WORKER_FINISHING] = "finishing",
+    [WEFT_WORKER_INSTALLED] = "installed", [WEFT_WORKER_ABORTING] = "aborting",
+    [WEFT_WORKER_POISONED] = "poisoned",   [WEFT_WORKER_MAPPING] = "mapping",
+  };
+  return phase < sizeof names / sizeof names[0] ? names[phase] : "unknown";
+}

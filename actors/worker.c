@@ -238,7 +238,7 @@ static void on_query(weft_ctx *ctx, worker *w, const worker_ask *ask)
   if (job == WEFT_DEVICE_RESET && w->epoch != 0) {
     worker_refuse(ctx, ask, WEFT_E_CONFLICT,
                   "rank %" PRIu32 ": no reset while epoch %" PRIu64 " is %s", w->rank,
-                  w->epoch, worker_phase_name(w->phase));
+                  w->epoch, weft_worker_phase_name(w->phase));
   } else if (w->fetch.running) {
     worker_refuse(ctx, ask, WEFT_E_UNAVAIL,
                   "rank %" PRIu32
@@ -253,7 +253,8 @@ static void on_query(weft_ctx *ctx, worker *w, const worker_ask *ask)
   } else {
     worker_refuse(ctx, ask, WEFT_E_UNAVAIL,
                   "rank %" PRIu32 " is %s; ask again when that has ended", w->rank,
-                  w->draining ? "waiting for its readers" : worker_phase_name(w->phase));
+                  w->draining ? "waiting for its readers"
+                              : weft_worker_phase_name(w->phase));
   }
 }
 

@@ -8,18 +8,6 @@
   .boot = (ask)->boot, .incarnation = (ask)->incarnation, .epoch = (ask)->epoch,         \
   .op = (ask)->op
 
-const char *worker_phase_name(weft_worker_phase phase)
-{
-  static const char *const names[] = {
-    [WEFT_WORKER_IDLE] = "idle",           [WEFT_WORKER_OPEN] = "open",
-    [WEFT_WORKER_ACCEPTING] = "accepting", [WEFT_WORKER_ACCEPTED] = "accepted",
-    [WEFT_WORKER_RECEIVING] = "receiving", [WEFT_WORKER_FINISHING] = "finishing",
-    [WEFT_WORKER_INSTALLED] = "installed", [WEFT_WORKER_ABORTING] = "aborting",
-    [WEFT_WORKER_POISONED] = "poisoned",   [WEFT_WORKER_MAPPING] = "mapping",
-  };
-  return names[phase];
-}
-
 static void refuse_text(weft_ctx *ctx, const worker_ask *ask, weft_err err,
                         bool correctable, const char *text)
 {

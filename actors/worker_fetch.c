@@ -43,7 +43,7 @@ void worker_lend(weft_ctx *ctx, const worker *w, const worker_ask *ask)
   }
   if (w->phase != WEFT_WORKER_IDLE || ask->epoch < w->ended) {
     worker_refuse(ctx, ask, WEFT_E_STATE, "rank %" PRIu32 ": nothing is lent while %s",
-                  w->rank, worker_phase_name(w->phase));
+                  w->rank, weft_worker_phase_name(w->phase));
     return;
   }
   wefti_store_state st;
@@ -96,7 +96,7 @@ static bool may_fetch(weft_ctx *ctx, const worker *w, const worker_ask *ask)
                   w->rank);
   } else if (w->phase != WEFT_WORKER_IDLE) {
     worker_refuse(ctx, ask, WEFT_E_STATE, "rank %" PRIu32 ": nothing is fetched while %s",
-                  w->rank, worker_phase_name(w->phase));
+                  w->rank, weft_worker_phase_name(w->phase));
   } else {
     return true;
   }

@@ -109,7 +109,6 @@ void worker_say(weft_ctx *ctx, worker *w, const worker_ask *ask,
                 const weft_device_done *done);
 void worker_say_again(weft_ctx *ctx, const worker *w, const worker_ask *ask);
 void worker_said_clear(worker *w);
-const char *worker_phase_name(weft_worker_phase phase);
 
 /* ---- worker_job.c */
 /* Nothing is under way that would have to end before the device thread is given a job. */

@@ -19,7 +19,7 @@ static void wrong_phase(weft_ctx *ctx, const worker *w, const worker_ask *ask,
     worker_refuse(ctx, ask, WEFT_E_STATE,
                   "rank %" PRIu32 ": %s of epoch %" PRIu64 ", but epoch %" PRIu64
                   " is %s",
-                  w->rank, what, ask->epoch, w->epoch, worker_phase_name(w->phase));
+                  w->rank, what, ask->epoch, w->epoch, weft_worker_phase_name(w->phase));
   }
 }
 
@@ -229,8 +229,8 @@ void worker_on_abort(weft_ctx *ctx, worker *w, const worker_ask *ask)
   } else {
     weft_log(ctx, WEFT_LOG_INFO,
              "abort in phase %s: %.*s rank=%" PRIu32 " epoch=%" PRIu64,
-             worker_phase_name(w->phase), (int)ask->arg.len, ask->arg.p ? ask->arg.p : "",
-             w->rank, ask->epoch);
+             weft_worker_phase_name(w->phase), (int)ask->arg.len,
+             ask->arg.p ? ask->arg.p : "", w->rank, ask->epoch);
     wait_for_abort(ctx, w, ask);
     worker_drop(ctx, w, ask->epoch);
   }

@@ -185,7 +185,7 @@ static void every_frame_in_every_phase(void **state)
       world *w = begin();
       reach(w, (weft_worker_phase)phase, 3);
       print_message("%s in %s\n", frame_names[frame],
-                    worker_phase_name((weft_worker_phase)phase));
+                    weft_worker_phase_name((weft_worker_phase)phase));
       check_want(put_frame(w, frame, 3), table[phase][frame]);
       world_end(w);
     }

@@ -95,6 +95,9 @@ typedef enum weft_worker_phase {
                          rank; asks meanwhile wait */
 } weft_worker_phase;
 
+/* "idle", …; "unknown" for what a newer peer may say. */
+WEFT_API const char *weft_worker_phase_name(uint32_t phase);
+
 typedef enum weft_member_kind {
   WEFT_MEMBER_CHILD,  /* own child process: fenced by its exit */
   WEFT_MEMBER_JOINED, /* somebody else's process: fenced when its grant has run out */
