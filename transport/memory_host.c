@@ -1,41 +1,22 @@
-#define _GNU_SOURCE /* memfd_create, fallocate, F_ADD_SEALS, MADV_* */
 #include "extent_map.h"
 #include "memory_room.h"
+#include "slab.h"
 #include "weft/checked.h"
 #include "weft/memory.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
-#endif
 
 #define MIB (UINT64_C(1) << 20)
-#define GRANULE (UINT64_C(64) << 10) /* pages are taken and tracked in these */
-#define SLAB_ALIGN (2 * MIB)         /* a huge page */
+#define GRANULE WEFTI_SLAB_GRANULE
+#define SLAB_ALIGN (2 * MIB) /* a huge page */
 #define SLAB_DEFAULT (64 * MIB)
 #define PUNCH_MIN MIB
 #define PIECE (256 * MIB) /* of pages at a time: a cancel waits for no more */
 #define ASK_ROOM                                                                         \
   (16 * MIB) /* of pages at a time, from which the machine is asked first */
-
-typedef struct slab {
-  uint32_t id;
-  int fd;
-  uint8_t *base;
-  uint64_t bytes;     /* that extents are cut from; the mark's page follows */
-  uint64_t backed;    /* bytes */
-  uint8_t granules[]; /* [bytes / GRANULE] 1 = has pages; owner thread only */
-} slab;
 
 typedef struct host_memory {
   weft_memory pub;
@@ -45,7 +26,7 @@ typedef struct host_memory {
    * go on the owner thread, so that thread reads the table without it. */
   pthread_mutex_t lock;
   wefti_extent_map map;
-  slab **slabs; /* [slab_count] by id */
+  wefti_slab **slabs; /* [slab_count] by id */
   size_t slab_count, slab_cap;
   weft_memory_stats stats;
 } host_memory;
@@ -81,7 +62,7 @@ static weft_err round_up(uint64_t v, uint64_t to, uint64_t *out)
   return WEFT_OK;
 }
 
-static slab *find_slab(const host_memory *h, uint32_t id)
+static wefti_slab *find_slab(const host_memory *h, uint32_t id)
 {
   size_t low = 0;
   size_t high = h->slab_count;
@@ -96,52 +77,6 @@ static slab *find_slab(const host_memory *h, uint32_t id)
   return low < h->slab_count && h->slabs[low]->id == id ? h->slabs[low] : NULL;
 }
 
-/* Growing a file over RLIMIT_FSIZE is a signal (SIGXFSZ), so look first. */
-static weft_err check_file_limit(uint64_t bytes, weft_why *why)
-{
-  struct rlimit limit;
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-      bytes > limit.rlim_cur) {
-    return weft_whyf(why, WEFT_E_LIMIT,
-                     "host memory: a slab of %zu bytes is over RLIMIT_FSIZE (%zu)",
-                     (size_t)bytes, (size_t)limit.rlim_cur);
-  }
-  return WEFT_OK;
-}
-
-static weft_err sys_error(weft_why *why, const char *what, uint64_t bytes)
-{
-  const int e = errno;
-  const weft_err err = e == ENOMEM || e == ENOSPC || e == EFAULT  ? WEFT_E_NOMEM
-                       : e == EMFILE || e == ENFILE || e == EFBIG ? WEFT_E_LIMIT
-                                                                  : WEFT_E_SYS;
-  return weft_whyf(why, err, "host memory: %s for %zu bytes: errno %d", what,
-                   (size_t)bytes, e);
-}
-
-/* In the last page of each slab.  Readers of other processes load it. */
-typedef struct slab_mark {
-  _Atomic uint32_t dirty; /* set before the first byte, cleared after the last */
-} slab_mark;
-
-bool weft_slab_dirty(const void *base, uint64_t bytes)
-{
-  if (bytes < WEFT_SLAB_MARK_BYTES) {
-    return true; /* no slab of ours */
-  }
-  const void *at = (const uint8_t *)base + (bytes - WEFT_SLAB_MARK_BYTES);
-  const slab_mark *mark = at;
-  return atomic_load_explicit(&mark->dirty, memory_order_acquire) != 0;
-}
-
-void weft_slab_mark(void *base, uint64_t bytes, bool dirty)
-{
-  void *at = (uint8_t *)base + (bytes - WEFT_SLAB_MARK_BYTES);
-  slab_mark *mark = at;
-  /* seq_cst: no byte that follows may be seen before it. */
-  atomic_store_explicit(&mark->dirty, dirty ? 1 : 0, memory_order_seq_cst);
-}
-
 static void host_mark(weft_memory *m, uint32_t id, bool dirty)
 {
   host_memory *h = host(m);
@@ -154,62 +89,13 @@ static void host_mark(weft_memory *m, uint32_t id, bool dirty)
   unlock(h);
 }
 
-/* Its pages but the mark's are taken when they are needed. */
-static weft_err take_mark(int fd, uint64_t bytes, weft_why *why)
-{
-  int r;
-  do {
-    r = fallocate(fd, 0, (off_t)(bytes - WEFT_SLAB_MARK_BYTES), WEFT_SLAB_MARK_BYTES);
-  } while (r != 0 && errno == EINTR);
-  return r == 0 ? WEFT_OK
-                : sys_error(why, "no page for a slab's mark", WEFT_SLAB_MARK_BYTES);
-}
-
-static weft_err open_slab(uint64_t bytes, int *fd, void **base, weft_why *why)
-{
-  weft_err err = check_file_limit(bytes, why);
-  if (err != WEFT_OK) {
-    return err;
-  }
-  *fd = memfd_create("weft-slab", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (*fd < 0) {
-    return sys_error(why, "memfd_create", bytes);
-  }
-  if (ftruncate(*fd, (off_t)bytes) != 0 || fchmod(*fd, S_IRUSR) != 0 ||
-      fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    err = sys_error(why, "setting up a slab", bytes);
-  } else {
-    err = take_mark(*fd, bytes, why);
-  }
-  if (err == WEFT_OK) {
-    *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-    if (*base == MAP_FAILED) {
-      err = sys_error(why, "mmap of a slab", bytes);
-    }
-  }
-  if (err != WEFT_OK) {
-    (void)close(*fd);
-    return err;
-  }
-  (void)madvise(*base, bytes - WEFT_SLAB_MARK_BYTES,
-                MADV_HUGEPAGE); /* where the kernel has it for shmem */
-  return WEFT_OK;
-}
-
-static void close_slab(slab *s)
-{
-  (void)munmap(s->base, s->bytes + WEFT_SLAB_MARK_BYTES);
-  (void)close(s->fd);
-  free(s);
-}
-
 static weft_err grow_table(host_memory *h)
 {
   if (h->slab_count < h->slab_cap) {
     return WEFT_OK;
   }
   const size_t cap = h->slab_cap == 0 ? 16 : h->slab_cap * 2;
-  slab **bigger = realloc(h->slabs, cap * sizeof(slab *));
+  wefti_slab **bigger = realloc(h->slabs, cap * sizeof(wefti_slab *));
   if (bigger == NULL) {
     return WEFT_E_NOMEM;
   }
@@ -232,25 +118,14 @@ static weft_err add_slab(host_memory *h, uint64_t bytes, weft_why *why)
   if (h->last_id == INT32_MAX) { /* the upper half is kept memory's */
     return weft_whyf(why, WEFT_E_LIMIT, "host memory: out of slab ids");
   }
-  int fd;
-  void *base = NULL;
+  wefti_slab *s = NULL;
   weft_err err = wefti_memory_room(bytes, why);
   if (err == WEFT_OK) {
-    err = open_slab(want + WEFT_SLAB_MARK_BYTES, &fd, &base, why);
+    err = wefti_slab_open(h->last_id + 1, want, &s, why);
   }
   if (err != WEFT_OK) {
     return err;
   }
-  slab *s = calloc(1, sizeof *s + want / GRANULE);
-  if (s == NULL) {
-    (void)munmap(base, want + WEFT_SLAB_MARK_BYTES);
-    (void)close(fd);
-    return weft_whyf(why, WEFT_E_NOMEM, "host memory: no memory for a slab's table");
-  }
-  s->fd = fd;
-  s->base = base;
-  s->bytes = want;
-  s->id = h->last_id + 1;
   lock(h);
   err = grow_table(h);
   if (err == WEFT_OK) {
@@ -264,28 +139,13 @@ static weft_err add_slab(host_memory *h, uint64_t bytes, weft_why *why)
   }
   unlock(h);
   if (err != WEFT_OK) {
-    close_slab(s);
+    wefti_slab_close(s);
     return weft_whyf(why, err, "host memory: no memory for a slab's entry");
   }
   return WEFT_OK;
 }
 
-/* Makes the pages be there, as an error and not as a signal at the first touch. */
-static weft_err take_pages(slab *s, uint64_t at, uint64_t len, weft_why *why)
-{
-  int r;
-  do {
-    r = madvise(s->base + at, len, MADV_POPULATE_WRITE);
-  } while (r != 0 && (errno == EINTR || errno == EAGAIN));
-  if (r != 0 && errno == EINVAL) { /* an older kernel */
-    do {
-      r = fallocate(s->fd, 0, (off_t)at, (off_t)len);
-    } while (r != 0 && errno == EINTR);
-  }
-  return r == 0 ? WEFT_OK : sys_error(why, "no pages", len);
-}
-
-static weft_err back(host_memory *h, slab *s, uint64_t offset, uint64_t bytes,
+static weft_err back(host_memory *h, wefti_slab *s, uint64_t offset, uint64_t bytes,
                      weft_why *why)
 {
   const uint64_t end = (offset + bytes - 1) / GRANULE + 1;
@@ -311,7 +171,7 @@ static weft_err back(host_memory *h, slab *s, uint64_t offset, uint64_t bytes,
                    : len < ASK_ROOM ? WEFT_OK
                                     : wefti_memory_room(len, why);
     if (err == WEFT_OK) {
-      err = take_pages(s, g * GRANULE, len, why);
+      err = wefti_slab_take(s, g * GRANULE, len, why);
     }
     if (err != WEFT_OK) {
       return err;
@@ -382,7 +242,7 @@ static weft_err host_alloc(weft_memory *m, uint64_t bytes, weft_extent *out,
     if (err != WEFT_OK) {
       return weft_whyf(why, err, "host memory: no memory for an extent's entry");
     }
-    slab *s = find_slab(h, e.slab);
+    wefti_slab *s = find_slab(h, e.slab);
     err = back(h, s, e.offset, rounded, why);
     if (err != WEFT_OK) {
       give_back(h, e.slab, e.offset, rounded);
@@ -414,7 +274,7 @@ static uint64_t free_backed(host_memory *h)
 
 /* Gives back the whole granules inside a free piece, which only this thread could take,
  * unless it is told to leave off. */
-static void punch(host_memory *h, slab *s, uint64_t offset, uint64_t bytes)
+static void punch(host_memory *h, wefti_slab *s, uint64_t offset, uint64_t bytes)
 {
   const uint64_t end = (offset + bytes) / GRANULE;
   uint64_t from = (offset + GRANULE - 1) / GRANULE;
@@ -425,8 +285,7 @@ static void punch(host_memory *h, slab *s, uint64_t offset, uint64_t bytes)
       had += s->granules[g];
     }
     if (had > 0) {
-      if (fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                    (off_t)(from * GRANULE), (off_t)((to - from) * GRANULE)) != 0) {
+      if (!wefti_slab_give(s, from * GRANULE, (to - from) * GRANULE)) {
         return;
       }
       memset(s->granules + from, 0, to - from);
@@ -439,7 +298,7 @@ static void punch(host_memory *h, slab *s, uint64_t offset, uint64_t bytes)
   }
 }
 
-static bool can_drop(host_memory *h, const slab *s, uint64_t keep)
+static bool can_drop(host_memory *h, const wefti_slab *s, uint64_t keep)
 {
   const uint64_t spare = free_backed(h);
   lock(h);
@@ -452,7 +311,7 @@ static bool can_drop(host_memory *h, const slab *s, uint64_t keep)
 static void drop_free_slabs(host_memory *h, uint64_t keep)
 {
   for (size_t i = h->slab_count; i-- > 0 && !cancelled(h);) {
-    slab *s = h->slabs[i];
+    wefti_slab *s = h->slabs[i];
     if (!can_drop(h, s, keep)) {
       continue;
     }
@@ -462,13 +321,14 @@ static void drop_free_slabs(host_memory *h, uint64_t keep)
     }
     lock(h);
     wefti_extent_remove_slab(&h->map, s->id);
-    memmove(h->slabs + i, h->slabs + i + 1, (h->slab_count - i - 1) * sizeof(slab *));
+    memmove(h->slabs + i, h->slabs + i + 1,
+            (h->slab_count - i - 1) * sizeof(wefti_slab *));
     h->slab_count--;
     h->stats.slabs--;
     h->stats.mapped -= s->bytes;
     h->stats.backed -= s->backed;
     unlock(h);
-    close_slab(s);
+    wefti_slab_close(s);
   }
 }
 
@@ -482,7 +342,7 @@ static void host_trim(weft_memory *m, uint64_t keep)
   /* Some slack, or granules at the edges would come and go with every update. */
   const uint64_t slack = keep == 0 ? 0 : keep / 8 + 4 * MIB;
   for (size_t i = h->slab_count; i-- > 0;) {
-    slab *s = h->slabs[i];
+    wefti_slab *s = h->slabs[i];
     uint64_t offset = 0;
     while (free_backed(h) > keep && free_backed(h) - keep > slack && !cancelled(h)) {
       lock(h);
@@ -507,7 +367,7 @@ static int host_slab_fd(weft_memory *m, uint32_t slab_id, uint64_t *bytes)
   host_memory *h = host(m);
   int fd = -1;
   lock(h);
-  const slab *s = find_slab(h, slab_id);
+  const wefti_slab *s = find_slab(h, slab_id);
   if (s != NULL) {
     fd = s->fd;
     *bytes = s->bytes + WEFT_SLAB_MARK_BYTES;
@@ -527,7 +387,7 @@ static void host_destroy(weft_memory *m)
 {
   host_memory *h = host(m);
   for (size_t i = 0; i < h->slab_count; i++) {
-    close_slab(h->slabs[i]);
+    wefti_slab_close(h->slabs[i]);
   }
   free(h->slabs);
   wefti_extent_fini(&h->map);
