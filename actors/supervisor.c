@@ -1,5 +1,7 @@
+/* The lives of ranks: each has a seat, whoever sits there starts, gets ready, ends. */
 #include "supervisor.h"
 
+#include "supervisor_priv.h"
 #include "weft/checked.h"
 
 #include <inttypes.h>
@@ -10,113 +12,8 @@ enum {
   RESTART_MIN_MS = 50,
   RESTART_MAX_MS = 5000,
   READY_MS = 10000,
-  HEALTHY_MS = 10000, /* ready for so long: the next failure is a new story */
-  OWED_MS = 100       /* between attempts to tell the engine of a down */
+  HEALTHY_MS = 10000 /* ready for so long: the next failure is a new story */
 };
-
-/* Edges: VACANT → STARTING (spawn) → READY (said so, link is there) → ENDING (killed) →
- * RESTING (has exited, back-off) → STARTING.  Any living state → RESTING by an exit.  A
- * member that joined: VACANT → READY → VACANT. */
-typedef enum seat_state {
-  SEAT_VACANT,
-  SEAT_STARTING,
-  SEAT_READY,
-  SEAT_ENDING,
-  SEAT_RESTING
-} seat_state;
-
-/* A MEMBER_DOWN that the engine could not be told yet. */
-typedef struct owed {
-  bool is;
-  uint32_t fenced;
-  uint64_t incarnation;
-} owed;
-
-typedef struct seat {
-  seat_state state;
-  uint32_t kind; /* enum weft_member_kind */
-  uint64_t
-      incarnation;    /* 0 = none; of VACANT: the last one, as long as it may yet exit */
-  weft_actor_id link; /* 0 = none */
-  bool announced;     /* MEMBER_UP was sent for incarnation */
-  uint64_t timer;     /* of STARTING and RESTING; 0 = none */
-  uint64_t ready_at_ms;
-  uint32_t backoff_ms; /* before the next start; 0 = the least */
-  owed owed;
-} seat;
-
-typedef struct supervisor {
-  wefti_supervisor_args args;
-  seat *seats; /* [world_size] */
-  bool stopping;
-  bool owing; /* some seat is */
-  uint64_t owed_timer;
-} supervisor;
-
-/* ---- telling the engine */
-
-static bool tell_down(weft_ctx *ctx, const supervisor *self, uint32_t rank,
-                      const owed *down, const char *why)
-{
-  const weft_member_down m = {
-    .h = { .type = WEFT_MSG_MEMBER_DOWN },
-    .rank = rank,
-    .incarnation = down->incarnation,
-    .fenced = down->fenced,
-    .why = { why, (uint32_t)strlen(why) },
-  };
-  weft_msg *copy = weft_msg_make(ctx, &m.h);
-  if (copy != NULL) {
-    copy->flags |= WEFT_MSG_F_RESERVED;
-  }
-  const weft_err err = weft_send(ctx, self->args.engine, copy);
-  return err == WEFT_OK || err == WEFT_E_DOWN || err == WEFT_E_CLOSED;
-}
-
-/* A fenced down says more than an unfenced one of the same life, so one place is enough:
- * no next life begins before it is told. */
-static void member_down(weft_ctx *ctx, supervisor *self, uint32_t rank, bool fenced,
-                        const char *why)
-{
-  seat *s = &self->seats[rank];
-  const owed down = { .is = true, .fenced = fenced, .incarnation = s->incarnation };
-  if (tell_down(ctx, self, rank, &down, why)) {
-    s->owed.is = false;
-    return;
-  }
-  s->owed = down;
-  self->owing = true;
-  if (self->owed_timer == 0) {
-    self->owed_timer = weft_timer_start(ctx, OWED_MS, 0);
-  }
-}
-
-/* For people who wonder where the worker is: it never became a member. */
-static void not_started(weft_ctx *ctx, const supervisor *self, uint32_t rank,
-                        const char *why)
-{
-  const owed never = { .fenced = 1, .incarnation = self->seats[rank].incarnation };
-  (void)tell_down(ctx, self, rank, &never, why);
-}
-
-static bool pay_owed(weft_ctx *ctx, supervisor *self, uint32_t rank)
-{
-  seat *s = &self->seats[rank];
-  if (s->owed.is && tell_down(ctx, self, rank, &s->owed, "told late")) {
-    s->owed.is = false;
-  }
-  return !s->owed.is;
-}
-
-static void pay_all(weft_ctx *ctx, supervisor *self)
-{
-  bool all = true;
-  for (uint32_t rank = 0; rank < self->args.world_size; rank++) {
-    all = pay_owed(ctx, self, rank) && all;
-  }
-  self->owing = !all;
-  self->owed_timer = all ? 0 : weft_timer_start(ctx, OWED_MS, 0);
-}
 
 /* ---- lives of children */
 
@@ -158,7 +55,7 @@ static void rest(weft_ctx *ctx, supervisor *self, uint32_t rank);
 static void start_child(weft_ctx *ctx, supervisor *self, uint32_t rank)
 {
   seat *s = &self->seats[rank];
-  if (!pay_owed(ctx, self, rank)) {
+  if (!supervisor_pay_owed(ctx, self, rank)) {
     rest(ctx, self, rank);
     return;
   }
@@ -171,7 +68,8 @@ static void start_child(weft_ctx *ctx, supervisor *self, uint32_t rank)
   if (err != WEFT_OK) {
     weft_log(ctx, WEFT_LOG_ERROR, "worker cannot be started: %s rank=%" PRIu32,
              why.text[0] == '\0' ? weft_strerror(err) : why.text, rank);
-    not_started(ctx, self, rank, why.text[0] == '\0' ? weft_strerror(err) : why.text);
+    supervisor_not_started(ctx, self, rank,
+                           why.text[0] == '\0' ? weft_strerror(err) : why.text);
     s->incarnation = 0;
     rest(ctx, self, rank);
     return;
@@ -199,7 +97,7 @@ static void rest(weft_ctx *ctx, supervisor *self, uint32_t rank)
 static void rearm(weft_ctx *ctx, supervisor *self)
 {
   if (self->owing && self->owed_timer == 0) {
-    self->owed_timer = weft_timer_start(ctx, OWED_MS, 0);
+    self->owed_timer = weft_timer_start(ctx, SUPERVISOR_OWED_MS, 0);
   }
   for (uint32_t rank = 0; rank < self->args.world_size && !self->stopping; rank++) {
     seat *s = &self->seats[rank];
@@ -249,9 +147,9 @@ static void on_proc_exit(weft_ctx *ctx, supervisor *self, const weft_proc_exit *
   disarm(ctx, s);
   drop_link(ctx, s);
   if (s->announced) {
-    member_down(ctx, self, m->rank, true, why);
+    supervisor_member_down(ctx, self, m->rank, true, why);
   } else if (!self->stopping) {
-    not_started(ctx, self, m->rank, why);
+    supervisor_not_started(ctx, self, m->rank, why);
   }
   s->announced = false;
   s->incarnation = 0;
@@ -272,7 +170,7 @@ static void lose_member(weft_ctx *ctx, supervisor *self, uint32_t rank, const ch
   seat *s = &self->seats[rank];
   judge_health(ctx, self, s);
   if (s->announced) {
-    member_down(ctx, self, rank, false, why);
+    supervisor_member_down(ctx, self, rank, false, why);
   }
   if (s->kind == WEFT_MEMBER_CHILD) {
     end_child(ctx, self, rank); /* announced stays: the fenced down follows its exit */
@@ -301,26 +199,9 @@ static const char *objection(weft_ctx *ctx, supervisor *self, const weft_proc_re
   if (s->state != SEAT_VACANT) {
     return "the rank is taken by a living worker";
   }
-  return pay_owed(ctx, self, m->rank) ? NULL
-                                      : "the engine must first hear of the last one";
-}
-
-static weft_err announce(weft_ctx *ctx, supervisor *self, const weft_proc_ready *m)
-{
-  const weft_member_up up = {
-    .h = { .type = WEFT_MSG_MEMBER_UP },
-    .rank = m->rank,
-    .incarnation = m->incarnation,
-    .kind = m->kind,
-    .actor = self->seats[m->rank].link,
-    .pid = m->pid,
-    .url = m->url,
-  };
-  weft_msg *copy = weft_msg_make(ctx, &up.h);
-  if (copy != NULL) {
-    copy->flags |= WEFT_MSG_F_RESERVED;
-  }
-  return weft_send(ctx, self->args.engine, copy);
+  return supervisor_pay_owed(ctx, self, m->rank)
+             ? NULL
+             : "the engine must first hear of the last one";
 }
 
 static void refuse(weft_ctx *ctx, supervisor *self, const weft_proc_ready *m,
@@ -345,7 +226,7 @@ static weft_err take_in(weft_ctx *ctx, supervisor *self, const weft_proc_ready *
   }
   s->link = link;
   err = weft_monitor(ctx, link);
-  return err != WEFT_OK ? err : announce(ctx, self, m);
+  return err != WEFT_OK ? err : supervisor_announce(ctx, self, m);
 }
 
 static void on_proc_ready(weft_ctx *ctx, supervisor *self, const weft_proc_ready *m)
@@ -399,8 +280,8 @@ static void on_member_fence(weft_ctx *ctx, supervisor *self, const weft_member_f
   }
   /* An earlier child has exited, or this one would not be. */
   if (self->args.children && m->incarnation != s->incarnation && m->incarnation != 0) {
-    const owed down = { .fenced = 1, .incarnation = m->incarnation };
-    (void)tell_down(ctx, self, m->rank, &down, "exited before");
+    const seat_owed down = { .fenced = 1, .incarnation = m->incarnation };
+    (void)supervisor_tell_down(ctx, self, m->rank, &down, "exited before");
   }
 }
 
@@ -422,7 +303,7 @@ static void on_down(weft_ctx *ctx, supervisor *self, const weft_down_msg *m)
 static void on_timer(weft_ctx *ctx, supervisor *self, const weft_timer_msg *m)
 {
   if (m->id == self->owed_timer) {
-    pay_all(ctx, self);
+    supervisor_pay_all(ctx, self);
     return;
   }
   if (m->tag >= self->args.world_size || self->seats[m->tag].timer != m->id) {

@@ -43,8 +43,8 @@ MUTATIONS = [
          "e->session.state == WEFTI_PREPARED;",
          "  return e->session.state == WEFTI_PREPARED;")]),
     ("closed-pipe-is-fenced", "a lost link counts as a process that has exited", [
-        ("actors/supervisor.c", "    member_down(ctx, self, rank, false, why);",
-         "    member_down(ctx, self, rank, true, why);")]),
+        ("actors/supervisor.c", "    supervisor_member_down(ctx, self, rank, false, why);",
+         "    supervisor_member_down(ctx, self, rank, true, why);")]),
     ("fence-too-short", "the wait for a grant to run out is a quarter of what it must be", [
         (ENGINE + "members.c", "m->granted_at_ms + e->args.fence_ms",
          "m->granted_at_ms + e->args.fence_ms / 4")]),
