@@ -152,6 +152,7 @@ static weft_err fill(const wefti_nccl_engine *engine, const wefti_slicer *slicer
              : wefti_sparse_read(engine->name, updates, p, why);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): who is told how, the text, and the usual */
 weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine, const wefti_slicer *slicer,
                               const wefti_packing *packing, const char *text, size_t len,
                               const weft_transfer_who *who, wefti_nccl_plan **out,

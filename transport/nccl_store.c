@@ -78,8 +78,9 @@ static void on_open(void *arg, const weft_tcpstore_answer *answer)
   for (size_t i = 0; i < init->key_count; i++) {
     keys[i] = init->keys[i];
   }
-  (void)snprintf(m->phase, sizeof m->phase, "waiting for the NCCL id (%s%s%s)", keys[0],
-                 init->key_count > 1 ? " or " : "", init->key_count > 1 ? keys[1] : "");
+  (void)snprintf(m->phase, sizeof m->phase, "waiting for the NCCL id (%s%s%s)",
+                 init->keys[0], init->key_count > 1 ? " or " : "",
+                 init->key_count > 1 ? init->keys[1] : "");
   uint64_t ms = left_ms(m);
   ms = m->how == WEFTI_LOOK_SHORTLY && ms > SHORTLY_MS ? SHORTLY_MS : ms;
   const weft_err err =

@@ -43,6 +43,7 @@ static weft_err twice(const char *name, int32_t index, weft_why *why)
                    "patch of '%.200s': index %" PRId32 " is given twice", name, index);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): as wefti_order_patch */
 static weft_err check(const char *name, const int32_t *index, size_t n, uint64_t elements,
                       wefti_order_tick *tick, void *arg, bool *sorted, weft_why *why)
 {
@@ -67,15 +68,16 @@ static weft_err make_room(wefti_order *o, const char *name, size_t n, weft_why *
     return WEFT_OK;
   }
   wefti_order_free(o);
-  if (weft_size_mul(n, sizeof *o->keys, &bytes) == WEFT_OK) {
-    o->keys = malloc(bytes);
-    o->spare = malloc(bytes);
-  }
-  if (o->keys == NULL || o->spare == NULL) {
-    wefti_order_free(o);
+  const bool fits = weft_size_mul(n, sizeof *o->keys, &bytes) == WEFT_OK;
+  uint64_t *keys = fits ? malloc(bytes) : NULL;
+  uint64_t *spare = keys != NULL ? malloc(bytes) : NULL;
+  if (spare == NULL) {
+    free(keys);
     return weft_whyf(why, WEFT_E_NOMEM,
                      "patch of '%.200s': no memory to sort %zu indices", name, n);
   }
+  o->keys = keys;
+  o->spare = spare;
   o->cap = n;
   return WEFT_OK;
 }

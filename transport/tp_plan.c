@@ -60,8 +60,10 @@ static weft_err read_file(const char *path, char *text, size_t *len, weft_why *w
 {
   FILE *f = fopen(path, "rbe");
   if (f == NULL) {
-    return weft_whyf(why, errno == ENOENT ? WEFT_E_NOTFOUND : WEFT_E_SYS,
-                     "TP plan %.300s: %s", path, strerror(errno));
+    return errno == ENOENT
+               ? weft_whyf(why, WEFT_E_NOTFOUND, "TP plan %.300s: no such file", path)
+               : weft_whyf(why, WEFT_E_SYS, "TP plan %.300s: cannot be opened (errno %d)",
+                           path, errno);
   }
   *len = fread(text, 1, FILE_MAX + 1, f);
   const bool bad = ferror(f) != 0;

@@ -146,7 +146,7 @@ def test_plans_that_are_none():
         bad = d / "bad.json"
         bad.write_text('{"a": "rows"}')
         for backend, plan, words in (("nccl", bad, "TP plan: 'a' is not a dimension"),
-                                     ("nccl", d / "none.json", "No such file"),
+                                     ("nccl", d / "none.json", "no such file"),
                                      ("host", plan_in(d), "a TP plan is for the nccl and sparse_nccl backends")):
             w = daemon(plan, backend=backend, ready=False)
             try:
