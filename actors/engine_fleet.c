@@ -280,7 +280,7 @@ void engine_fleet_published(engine *e, const engine_member *m)
 
 /* ---- as JSON */
 
-static bool shows_another(const engine *e, uint32_t rank)
+bool engine_fleet_shows_another(const engine *e, uint32_t rank)
 {
   const engine_member *m = &e->members[rank];
   const engine_visible *v = &e->visible;
@@ -299,7 +299,7 @@ static bool shows_another(const engine *e, uint32_t rank)
 static bool is_mixed(const engine *e)
 {
   for (uint32_t i = 0; i < e->world; i++) {
-    if (shows_another(e, i)) {
+    if (engine_fleet_shows_another(e, i)) {
       return true;
     }
   }

@@ -40,6 +40,8 @@ bool engine_fleet_heard(weft_ctx *ctx, struct engine *e, struct engine_member *m
 bool engine_fleet_answer(weft_ctx *ctx, struct engine *e, struct engine_member *m,
                          const weft_msg *msg);
 void engine_fleet_noted(weft_ctx *ctx, struct engine *e, const weft_replica_note *note);
+/* It is in and does not show what is visible, nor what will be in a moment. */
+bool engine_fleet_shows_another(const struct engine *e, uint32_t rank);
 /* Why rank is not in. */
 const char *engine_fleet_why(const struct engine *e, uint32_t rank);
 void engine_fleet_came_in(weft_ctx *ctx, struct engine *e, struct engine_member *m);

@@ -55,6 +55,11 @@ bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap)
       (void)snprintf(reason, cap, "replica %" PRIu32 ": %s", i, r->reason);
       return false;
     }
+    if (r != NULL && engine_fleet_shows_another(e, i)) {
+      (void)snprintf(reason, cap, "replica %" PRIu32 " shows version %.100s: it is told",
+                     i, r->version);
+      return false;
+    }
   }
   if (!engine_fleet_settled(ctx, e)) {
     (void)snprintf(reason, cap, "restarted a moment ago: an earlier life's grants run");

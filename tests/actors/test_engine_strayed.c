@@ -182,6 +182,38 @@ static void a_resume_that_was_not_heard_is_told_again(void **state)
   }
 }
 
+/* Of one snapshot. */
+static bool status_says(const char *what)
+{
+  return strstr(fleet_query(&w, C, WEFT_QUERY_STATUS)->body, what) != NULL;
+}
+
+static void a_mixed_fleet_is_not_ready(void **state)
+{
+  (void)state;
+  unsigned mixed = 0;
+  begin(&w, &(fleet_opts){ .seed = 1 });
+  push(&w, "{\"a\":1}", "one");
+  fleet_run(&w, 100);
+  fleet_crash(&w, 1);
+  fleet_restart(&w, 1);
+  fleet_run(&w, 5000);
+  expect(&w, fleet_begin(&w, 1), WEFT_OK); /* the same weights by another name */
+  expect(&w, fleet_update(&w, 1, "{\"a\":1}"), WEFT_OK);
+  expect(&w, fleet_finish(&w, 1, "uno"), WEFT_OK);
+  for (unsigned i = 0; i < 600; i++) {
+    fleet_run(&w, 1);
+    if (status_says("\"mixed\":true")) {
+      mixed++;
+      assert_true(status_says("\"ready\":false") || !status_says("\"mixed\":true"));
+    }
+  }
+  assert_true(mixed > 0);
+  fleet_run(&w, 2000);
+  expect_fleet(&w, "one");
+  end(&w);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -190,6 +222,7 @@ int main(void)
     cmocka_unit_test(an_older_record_of_the_coordinator_gives_its_numbers_again),
     cmocka_unit_test(weights_of_another_time_are_served_by_nobody),
     cmocka_unit_test(a_resume_that_was_not_heard_is_told_again),
+    cmocka_unit_test(a_mixed_fleet_is_not_ready),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
