@@ -319,6 +319,7 @@ typedef struct engine {
   engine_call *abort_call; /* who asked for the abort under way */
   engine_call *waiting;    /* oldest first */
   uint32_t waiting_count;
+  bool start_waits; /* a start waits for a rank's weights to come back */
   engine_round round;
   engine_member *members; /* [world] */
   bool joined_ever;
@@ -375,6 +376,8 @@ void engine_cache_reset(weft_ctx *ctx, engine *e, engine_call *call); /* takes c
 void engine_wait_for_turn(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
 /* Something has ended: try who waits. */
 void engine_wake_waiting(weft_ctx *ctx, engine *e);
+/* After every message: a start that waited for weights may have waited long enough. */
+void engine_wait_look(weft_ctx *ctx, engine *e);
 void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer);
 void engine_caller_gone(weft_ctx *ctx, engine *e, uint64_t caller);
 /* The coordinator's calls that wait will not be. */
@@ -384,6 +387,8 @@ void engine_wait_drop_upstream(weft_ctx *ctx, engine *e, const char *why);
 const char *engine_set_name(engine_which which); /* "main", "draft" */
 /* The set is visible, but not with every rank that would have to keep it. */
 bool engine_set_is_lost(const engine *e, engine_which which);
+/* A rank is about to get its weights again without a push. */
+bool engine_sets_come_back(const engine *e);
 bool engine_set_is_live(const engine *e, weft_str name); /* is it visible? */
 /* After a FINISH that all have answered: is each set the same on every rank?  A rank that
  * has lost its weights cannot know which tensors did not come.  false after the session

@@ -108,6 +108,19 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
   engine_abort_begin(ctx, e, NULL, "taken over by a new init_weight_transfer_engine");
 }
 
+/* What a session does to the other set of a rank that lacks it cannot be undone, so it is
+ * not decided while that rank gets it back. */
+static bool waits_for_sets(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  if (!engine_set_is_lost(e, call->draft ? SET_MAIN : SET_DRAFT) ||
+      !engine_sets_come_back(e)) {
+    return false;
+  }
+  e->start_waits = true;
+  engine_wait_for_turn(ctx, e, call);
+  return true;
+}
+
 static void dispatch_start(weft_ctx *ctx, engine *e, engine_call *call)
 {
   const wefti_session_state s = e->session.state;
@@ -118,6 +131,8 @@ static void dispatch_start(weft_ctx *ctx, engine *e, engine_call *call)
     engine_answer_err(
         ctx, e, call, WEFT_E_UNSUPPORTED,
         "Draft model weight update requested, but no draft model is configured.");
+  } else if (s == WEFTI_IDLE && waits_for_sets(ctx, e, call)) {
+    return;
   } else if (s == WEFTI_IDLE && call->draft && engine_set_is_lost(e, SET_MAIN)) {
     engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
                       "start_draft_weight_update: not every rank has the main model's "

@@ -42,4 +42,5 @@ void engine_rearm(weft_ctx *ctx, engine *e)
     engine_installed(ctx, e);
   }
   engine_lend_look(ctx, e);
+  engine_wait_look(ctx, e);
 }

@@ -25,6 +25,17 @@ bool engine_set_is_lost(const engine *e, engine_which which)
   return lost && e->args.draft && e->visible.sets[which].tensors > 0;
 }
 
+bool engine_sets_come_back(const engine *e)
+{
+  for (uint32_t i = 0; i < e->world; i++) {
+    const engine_member *m = &e->members[i];
+    if (m->state == MEMBER_BEHIND && m->reported.phase == WEFT_WORKER_MAPPING) {
+      return true;
+    }
+  }
+  return e->loan.stage != LOAN_NONE;
+}
+
 /* ---- before the commit */
 
 static void drop(weft_ctx *ctx, engine *e, uint32_t rank, const char *message)

@@ -38,6 +38,14 @@ void engine_wake_waiting(weft_ctx *ctx, engine *e)
   }
 }
 
+void engine_wait_look(weft_ctx *ctx, engine *e)
+{
+  if (e->start_waits && !engine_sets_come_back(e)) {
+    e->start_waits = false;
+    engine_wake_waiting(ctx, e);
+  }
+}
+
 /* Takes out of the waiting list the first call that pick wants.  NULL = none. */
 static engine_call *take_waiting(engine *e, bool (*pick)(const engine_call *, uint64_t),
                                  uint64_t arg)
@@ -107,7 +115,9 @@ void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
     engine_answer_err(ctx, e, call, WEFT_E_TIMEOUT,
                       "%s: waited in vain for the end of what is under way (%s)",
                       engine_call_name(call->kind),
-                      wefti_session_state_name(e->session.state));
+                      e->session.state == WEFTI_IDLE && engine_sets_come_back(e)
+                          ? "a rank gets its weights again"
+                          : wefti_session_state_name(e->session.state));
   }
 }
 

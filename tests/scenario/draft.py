@@ -219,7 +219,7 @@ def test_a_restarted_worker_has_both_sets():
 
 
 def test_a_set_that_a_rank_has_lost():
-    """A joined worker's successor has neither set: a full main push heals, and the draft set
+    """Successors of all joined workers have neither set: a full main push heals, and the draft set
     ends on all ranks with it, shown as lost until it is pushed again; never mixed."""
     with folder() as d:
         a, b = files(d, "a", "b")
@@ -234,13 +234,14 @@ def test_a_set_that_a_rank_has_lost():
                 w.push(a, "one")
                 push_draft(w, b)
                 holds(w, model("a", 2), model("b", 2))
-                ranks[1].end()
-                ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2", "--tp", "2", "--draft")
-                until(lambda: w.status()["workers"][1]["state"] == "behind", "its successor is behind", 40)
+                for r in ranks:
+                    r.end()
+                ranks = [Worker(w, url, "--rank", str(r), "--world-size", "2", "--tp", "2", "--draft") for r in range(2)]
+                until(lambda: [r["state"] for r in w.status()["workers"]] == ["behind"] * 2, "nobody lends", 40)
                 refused(w.post("/start_draft_weight_update"), 409, "push all of those first")
                 w.ok("/start_weight_update")
                 w.ok("/update_weights", w.file_source(part))
-                refused(w.post("/finish_weight_update"), 500, "rank 1 has no weights and got 1 of "
+                refused(w.post("/finish_weight_update"), 500, "rank 0 has no weights and got 1 of "
                         f"{len(model('a', 2))} tensors of the main set")
                 until(lambda: w.status()["state"] == "idle", "the session is over", 10)
                 w.push(a, "two")
@@ -253,14 +254,35 @@ def test_a_set_that_a_rank_has_lost():
                 # one that was not told of the draft model
                 ranks[1].end()
                 ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2", "--tp", "2")
-                until(lambda: w.status()["workers"][1]["state"] == "behind", "its successor is behind", 40)
-                w.push(a, "three")
+                until(lambda: w.status()["workers"][1]["pid"] == ranks[1].process.pid and
+                      w.status()["workers"][1]["state"] in ("behind", "ready"), "it is in", 40)
                 r = w.post("/start_draft_weight_update")
                 check(r.status >= 400 and "rank 1" in r.json["error"]["message"]
                       and "no draft model is configured" in r.json["error"]["message"], f"{r}")
             finally:
                 for r in ranks:
                     r.end()
+
+
+def test_a_start_waits_for_a_rank_that_gets_both_sets_back():
+    """Else the draft set would end on all ranks because one of them was a moment late."""
+    with folder() as d:
+        b = files(d, "b")[0]
+        big = [write_safetensors(d / f"{fill}.safetensors", {"w": ("U8", [96 << 20], bytes([fill]) * (96 << 20))})
+               for fill in (1, 2)]
+        with Daemon("--draft") as w:
+            w.push(big[0], "one")
+            push_draft(w, b)
+            for start in "/start_weight_update", "/start_draft_weight_update":
+                old = w.status()["workers"][0]["pid"]
+                os.kill(old, signal.SIGKILL)
+                until(lambda: w.status()["workers"][0]["pid"] not in (0, old) and
+                      w.status()["workers"][0]["state"] in ("behind", "ready"), "its successor is in", 40)
+                w.ok(start)
+                same([r["state"] for r in w.status()["workers"]], ["ready"] * 2, "both have both sets")
+                w.ok("/update_weights", w.file_source(big[1] if "draft" not in start else b))
+                w.ok("/finish_weight_update")
+                same((w.status()["draft"]["lost"], w.status()["draft"]["tensors"]), (False, len(model("b", 2))), start)
 
 
 def test_in_place_a_spoilt_session_costs_both():
