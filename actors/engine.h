@@ -10,7 +10,8 @@
  *   engine_commit.c   … decide → record → publish → visible
  *   engine_round.c    one message to every rank, gathered under a deadline
  *   engine_members.c  who is in, heartbeats, grants, fencing
- *   engine_status.c   status and events as JSON
+ *   engine_status.c   the status as JSON
+ *   engine_event.c    what the publisher is told
  *   engine_query.c    questions of clients
  *   engine_check.c    … that only workers can answer
  *   engine_rearm.c    timers that found no memory, again
@@ -533,13 +534,6 @@ const char *engine_unchanged(const engine *e);
 
 /* ---- engine_status.c */
 weft_buf *engine_status_json(weft_ctx *ctx, const engine *e); /* NULL = out of memory */
-void engine_publish_commit(weft_ctx *ctx, engine *e, const engine_visible *previous,
-                           bool label, engine_which which);
-void engine_publish_session(weft_ctx *ctx, engine *e, const char *what,
-                            const char *reason);
-void engine_publish_worker(weft_ctx *ctx, engine *e, const engine_member *m,
-                           const char *what);
-void engine_publish_status(weft_ctx *ctx, engine *e);
 const char *engine_member_state_name(engine_member_state state);
 /* The same as others are told it: a rank whose bytes are written over in place holds
  * nothing that it could be ready with. */
@@ -554,6 +548,14 @@ void engine_jw_hex64(weft_json_writer *w, const char *key, uint64_t v);
 void engine_jw_digest(weft_json_writer *w, const char *key, uint64_t sequence,
                       uint64_t hi, uint64_t lo);
 void engine_jw_time(weft_json_writer *w, const char *key, uint64_t unix_ms);
+
+/* ---- engine_event.c */
+void engine_event_commit(weft_ctx *ctx, engine *e, const engine_visible *previous,
+                         bool label, engine_which which);
+void engine_event_session(weft_ctx *ctx, engine *e, const char *what, const char *reason);
+void engine_event_worker(weft_ctx *ctx, engine *e, const engine_member *m,
+                         const char *what);
+void engine_event_status(weft_ctx *ctx, engine *e);
 
 /* ---- engine_digest.c; after a round of FINISH */
 /* false after the session was dropped: replicas that were sent the same hold other bytes.

@@ -207,7 +207,7 @@ void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
     engine_metrics_visible(e);
     engine_move(ctx, e, WEFTI_IDLE);
   }
-  engine_publish_commit(ctx, e, &previous, label, which);
+  engine_event_commit(ctx, e, &previous, label, which);
   if (e->fleet.replicas != NULL) {
     engine_fleet_beat_all(ctx, e);
   }

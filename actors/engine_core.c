@@ -9,7 +9,7 @@ void engine_move(weft_ctx *ctx, engine *e, wefti_session_state to)
   const weft_err err = wefti_session_move(&e->session.state, to);
   WEFT_ASSERT(err == WEFT_OK);
   (void)err;
-  engine_publish_status(ctx, e);
+  engine_event_status(ctx, e);
 }
 
 /* ---- timers */
@@ -52,7 +52,7 @@ static void on_timer(weft_ctx *ctx, engine *e, const weft_timer_msg *t)
     engine_record_again(ctx, e);
     break;
   case TIMER_SETTLED:
-    engine_publish_status(ctx, e);
+    engine_event_status(ctx, e);
     engine_wake_waiting(ctx, e);
     break;
   case TIMER_CUT:
@@ -128,7 +128,7 @@ static weft_err engine_core_init(weft_ctx *ctx, void *self, const void *args)
     err = engine_fleet_init(ctx, e, args);
   }
   if (err == WEFT_OK) {
-    engine_publish_status(ctx, e);
+    engine_event_status(ctx, e);
   }
   return err;
 }
@@ -204,7 +204,7 @@ static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
     e->restore = m->state;
     (void)snprintf(e->restore_text, sizeof e->restore_text, "%s",
                    m->text.p == NULL ? "" : m->text.p);
-    engine_publish_status(ctx, e);
+    engine_event_status(ctx, e);
     return WEFT_OK;
   }
   case WEFT_MSG_CLIENT_GONE:

@@ -187,8 +187,8 @@ static void look_closer(weft_ctx *ctx, engine *e, engine_member *m, const weft_w
   weft_log(ctx, WEFT_LOG_WARN,
            "replica %" PRIu32 " has other weights than it had incarnation=%016" PRIx64,
            m->rank, m->incarnation);
-  engine_publish_worker(ctx, e, m, "behind");
-  engine_publish_status(ctx, e);
+  engine_event_worker(ctx, e, m, "behind");
+  engine_event_status(ctx, e);
 }
 
 bool engine_fleet_heard(weft_ctx *ctx, engine *e, engine_member *m, const weft_w_state *s)
@@ -233,7 +233,7 @@ void engine_fleet_noted(weft_ctx *ctx, engine *e, const weft_replica_note *note)
   engine_replica *r = &e->fleet.replicas[note->rank];
   (void)snprintf(r->note, sizeof r->note, "%.*s", (int)note->text.len,
                  note->text.len > 0 ? note->text.p : "");
-  engine_publish_status(ctx, e);
+  engine_event_status(ctx, e);
 }
 
 const char *engine_fleet_why(const engine *e, uint32_t rank)

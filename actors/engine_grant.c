@@ -148,7 +148,7 @@ void engine_upstream_cut_due(weft_ctx *ctx, engine *e, uint64_t timer)
   if (e->session.upstream && open && s != WEFTI_PREPARED) {
     engine_upstream_drop(ctx, e, "the coordinator's grant has run out");
   }
-  engine_publish_status(ctx, e);
+  engine_event_status(ctx, e);
 }
 
 void engine_upstream_rearm(weft_ctx *ctx, engine *e)
@@ -370,7 +370,7 @@ void engine_upstream_adopt(weft_ctx *ctx, engine *e, const weft_w_adopt *m)
            up->vote.given);
   engine_upstream_tell(e);
   answer_state(ctx, e, (const weft_w_beat *)m);
-  engine_publish_status(ctx, e);
+  engine_event_status(ctx, e);
 }
 
 void engine_upstream_beat(weft_ctx *ctx, engine *e, const weft_w_beat *m)
@@ -395,7 +395,7 @@ void engine_upstream_beat(weft_ctx *ctx, engine *e, const weft_w_beat *m)
     up->cut = false;
     arm_cut(ctx, e);
     pass_on(ctx, e);
-    engine_publish_status(ctx, e);
+    engine_event_status(ctx, e);
   }
 }
 

@@ -176,8 +176,8 @@ void engine_inplace_report(weft_ctx *ctx, engine *e, engine_member *m, uint64_t 
   forget_visible(e);
   engine_upstream_judge(ctx, e); /* its fleet's weights are not here any more */
   hold(e, true);
-  engine_publish_worker(ctx, e, m, "poisoned");
-  engine_publish_status(ctx, e);
+  engine_event_worker(ctx, e, m, "poisoned");
+  engine_event_status(ctx, e);
 }
 
 bool engine_inplace_unfit(const engine *e, char *reason, size_t cap)

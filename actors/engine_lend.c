@@ -105,7 +105,7 @@ static void failed(weft_ctx *ctx, engine *e, const char *why, uint32_t why_len)
            "rank %" PRIu32 " did not get its weights from rank %" PRIu32
            ": %s; again in %" PRIu64 " ms",
            loan.borrower, loan.lender, l->why, l->not_before_ms - weft_now_ms(ctx));
-  engine_publish_status(ctx, e);
+  engine_event_status(ctx, e);
 }
 
 static void failed_for(weft_ctx *ctx, engine *e, const char *why)
@@ -163,7 +163,7 @@ static void ask_borrower(weft_ctx *ctx, engine *e, weft_buf *info)
       FETCH_MS + LEND_MS);
   weft_log(ctx, WEFT_LOG_INFO, "rank %" PRIu32 " gets its weights from rank %" PRIu32,
            e->loan.borrower, e->loan.lender);
-  engine_publish_status(ctx, e);
+  engine_event_status(ctx, e);
 }
 
 static void on_refused(weft_ctx *ctx, engine *e, const weft_w_refused *r)

@@ -178,8 +178,8 @@ static void adopted(weft_ctx *ctx, engine *e, engine_member *m)
   weft_log(ctx, WEFT_LOG_INFO,
            "%s %" PRIu32 " is %s incarnation=%016" PRIx64 " pid=%" PRIu32, engine_unit(e),
            m->rank, engine_member_state_name(m->state), m->incarnation, m->pid);
-  engine_publish_worker(ctx, e, m, has_it ? "up" : "behind");
-  engine_publish_status(ctx, e);
+  engine_event_worker(ctx, e, m, has_it ? "up" : "behind");
+  engine_event_status(ctx, e);
   engine_fleet_came_in(ctx, e, m);
   engine_beat(ctx, e, m->rank); /* at once: its readers need the first grant */
 }
@@ -193,11 +193,11 @@ static void look_again(weft_ctx *ctx, engine *e, engine_member *m, uint32_t phas
     weft_log(ctx, WEFT_LOG_INFO,
              "%s %" PRIu32 " has its weights again incarnation=%016" PRIx64,
              engine_unit(e), m->rank, m->incarnation);
-    engine_publish_worker(ctx, e, m, "up");
-    engine_publish_status(ctx, e);
+    engine_event_worker(ctx, e, m, "up");
+    engine_event_status(ctx, e);
   } else if ((phase_before == WEFT_WORKER_MAPPING) !=
              (m->reported.phase == WEFT_WORKER_MAPPING)) {
-    engine_publish_status(ctx, e);
+    engine_event_status(ctx, e);
   }
 }
 
@@ -331,8 +331,8 @@ static void fenced(weft_ctx *ctx, engine *e, engine_member *m)
   m->fence_timer = 0;
   m->state = MEMBER_ABSENT;
   m->actor = 0;
-  engine_publish_worker(ctx, e, m, "fenced");
-  engine_publish_status(ctx, e);
+  engine_event_worker(ctx, e, m, "fenced");
+  engine_event_status(ctx, e);
   engine_round_fenced(ctx, e, m->rank);
   engine_cast_fenced(ctx, e, m->rank);
   engine_admit_arrivals(ctx, e);
@@ -368,7 +368,7 @@ static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
   (void)snprintf(m->why, sizeof m->why, "%s", why);
   weft_log(ctx, WEFT_LOG_WARN, "%s %" PRIu32 " is down: %s incarnation=%016" PRIx64,
            engine_unit(e), m->rank, why, m->incarnation);
-  engine_publish_worker(ctx, e, m, "down");
+  engine_event_worker(ctx, e, m, "down");
   const uint64_t now = weft_now_ms(ctx);
   const uint64_t over = fenced_at(ctx, e, m);
   m->fenced_at_ms = over;
@@ -402,7 +402,7 @@ void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *dow
   if (m->state == MEMBER_ABSENT && m->incarnation != down->incarnation) {
     (void)snprintf(m->why, sizeof m->why, "could not start: %.*s", (int)down->why.len,
                    down->why.p == NULL ? "" : down->why.p);
-    engine_publish_status(ctx, e);
+    engine_event_status(ctx, e);
     return;
   }
   if (m->state == MEMBER_ABSENT || m->incarnation != down->incarnation) {

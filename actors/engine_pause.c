@@ -32,7 +32,7 @@ void engine_pause_due(weft_ctx *ctx, engine *e, uint64_t timer)
   e->pause_timer = 0;
   if (!engine_serves(ctx, e, reason, sizeof reason)) {
     weft_log(ctx, WEFT_LOG_WARN, "not ready: %s", reason);
-    engine_publish_status(ctx, e);
+    engine_event_status(ctx, e);
   }
 }
 
@@ -82,7 +82,7 @@ void engine_pause_begin(weft_ctx *ctx, engine *e, engine_call *call)
         pause && e->args.pause_lease_ms != 0
             ? weft_timer_start(ctx, e->args.pause_lease_ms, ENGINE_TAG(TIMER_PAUSE, 0))
             : 0;
-    engine_publish_status(ctx, e);
+    engine_event_status(ctx, e);
   }
   if (e->fleet.replicas != NULL) {
     engine_cast_begin(ctx, e, call);

@@ -126,7 +126,7 @@ static void started(weft_ctx *ctx, engine *e, bool all_ok)
   e->call = NULL;
   to_open(ctx, e);
   engine_history_begun(ctx, e);
-  engine_publish_session(ctx, e, "started", NULL);
+  engine_event_session(ctx, e, "started", NULL);
   engine_answer_ok(ctx, e, call);
   engine_wake_waiting(ctx, e);
 }
@@ -158,7 +158,7 @@ static void transferred(weft_ctx *ctx, engine *e, bool all_ok)
   e->session.received_tensors += e->round.replies[0].tensors;
   e->session.received_bytes += e->round.replies[0].bytes;
   to_open(ctx, e);
-  engine_publish_session(ctx, e, "progress", NULL);
+  engine_event_session(ctx, e, "progress", NULL);
   engine_answer_ok(ctx, e, call);
   engine_wake_waiting(ctx, e);
 }
@@ -296,7 +296,7 @@ void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *r
     e->metrics.aborted++;
     engine_history_aborted(ctx, e, by == NULL ? e->ended_by : engine_call_name(by->kind),
                            e->last_abort);
-    engine_publish_session(ctx, e, "aborted", reason);
+    engine_event_session(ctx, e, "aborted", reason);
   }
   e->ended_by = "";
   engine_sources_reset(ctx, e);

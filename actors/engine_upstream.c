@@ -347,7 +347,7 @@ void engine_upstream_published(weft_ctx *ctx, engine *e)
   if (up->seen >= up->next_sequence) {
     engine_upstream_show(ctx, e);
   } else {
-    engine_publish_status(ctx, e);
+    engine_event_status(ctx, e);
   }
 }
 

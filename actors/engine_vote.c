@@ -132,7 +132,7 @@ static void lost_over(weft_ctx *ctx, engine *e, bool committed)
                                       "between, and the weights are gone"
                                     : "its fleet has not committed it");
   forget(ctx, e, committed);
-  engine_publish_status(ctx, e);
+  engine_event_status(ctx, e);
 }
 
 void engine_vote_commit(weft_ctx *ctx, engine *e, uint64_t sequence, weft_str version,

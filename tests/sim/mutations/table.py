@@ -164,7 +164,7 @@ FLEET_MUTATIONS = [
     ("shown-when-published", "a replica shows what it has published before the coordinator "
      "says so", [
         (ENGINE + "upstream.c", "  if (up->seen >= up->next_sequence) {", "  {"),
-        (ENGINE + "upstream.c", "  } else {\n    engine_publish_status(ctx, e);\n  }\n}",
+        (ENGINE + "upstream.c", "  } else {\n    engine_event_status(ctx, e);\n  }\n}",
          "  }\n}")]),
     ("vote-taken-back", "a replica that is cut off aborts what it has voted for", [
         (ENGINE + "grant.c", "  if (e->session.upstream && open && s != WEFTI_PREPARED) {",
