@@ -1,5 +1,6 @@
 /* engine_fleet.h -- private to the engine_*.c files: what a coordinator knows of the
- * engines that are its workers, beside what it would know of a worker (engine.h). */
+ * engines that are its workers, beside what it would know of a worker (engine_state.h).
+ */
 #ifndef WEFT_ACTORS_ENGINE_FLEET_H
 #define WEFT_ACTORS_ENGINE_FLEET_H
 

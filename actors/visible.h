@@ -1,6 +1,6 @@
 /* visible.h -- private to actors/.  What the engine has made visible, readable from any
  * thread without a lock: written by the engine before anybody is told.  Not the engine's
- * own state (engine.h). */
+ * own state (engine_state.h). */
 #ifndef WEFT_ACTORS_VISIBLE_H
 #define WEFT_ACTORS_VISIBLE_H
 
