@@ -22,9 +22,9 @@ static bool unpack_session(const weft_msg *msg, worker_ask *ask)
     UNPACK(w_start);
     ask->draft = m->draft;
     ask->alone = m->alone;
-    ask->base_sequence = m->base_sequence;
-    ask->base_digest_hi = m->base_digest_hi;
-    ask->base_digest_lo = m->base_digest_lo;
+    ask->sequence = m->base_sequence;
+    ask->digest_hi = m->base_digest_hi;
+    ask->digest_lo = m->base_digest_lo;
     ask->inplace = m->inplace;
     ask->timeout_ms = m->timeout_ms;
     ask->info = m->version;
@@ -51,15 +51,15 @@ static bool unpack_lent(const weft_msg *msg, worker_ask *ask)
 {
   if (msg->type == WEFT_MSG_W_LEND) {
     UNPACK(w_lend);
-    ask->base_sequence = m->sequence;
-    ask->base_digest_hi = m->digest_hi;
-    ask->base_digest_lo = m->digest_lo;
+    ask->sequence = m->sequence;
+    ask->digest_hi = m->digest_hi;
+    ask->digest_lo = m->digest_lo;
     ask->arg = m->towards;
   } else if (msg->type == WEFT_MSG_W_FETCH) {
     UNPACK(w_fetch);
-    ask->base_sequence = m->sequence;
-    ask->base_digest_hi = m->digest_hi;
-    ask->base_digest_lo = m->digest_lo;
+    ask->sequence = m->sequence;
+    ask->digest_hi = m->digest_hi;
+    ask->digest_lo = m->digest_lo;
     ask->timeout_ms = m->timeout_ms;
     ask->info = m->info;
   } else {
@@ -76,14 +76,14 @@ static bool unpack(const weft_msg *msg, worker_ask *ask)
   }
   if (msg->type == WEFT_MSG_W_ADOPT) {
     UNPACK(w_adopt);
-    ask->base_sequence = m->sequence;
-    ask->base_digest_hi = m->digest_hi;
-    ask->base_digest_lo = m->digest_lo;
+    ask->sequence = m->sequence;
+    ask->digest_hi = m->digest_hi;
+    ask->digest_lo = m->digest_lo;
   } else if (msg->type == WEFT_MSG_W_BEAT) {
     UNPACK(w_beat);
   } else if (msg->type == WEFT_MSG_W_PUBLISH) {
     UNPACK(w_publish);
-    ask->base_sequence = m->sequence;
+    ask->sequence = m->sequence;
   } else if (msg->type == WEFT_MSG_W_ABORT) {
     UNPACK(w_abort);
     ask->arg = m->reason;
@@ -192,10 +192,9 @@ static void on_adopt(weft_ctx *ctx, worker *w, const worker_ask *ask,
   /* Readers get nothing that is older than what this engine has published. */
   wefti_store_state st;
   wefti_store_state_get(w->args.device->store, &st);
-  const bool behind =
-      st.weights_sequence != 0 &&
-      (st.weights_sequence != ask->base_sequence || st.digest_hi != ask->base_digest_hi ||
-       st.digest_lo != ask->base_digest_lo);
+  const bool behind = st.weights_sequence != 0 &&
+                      (st.weights_sequence != ask->sequence ||
+                       st.digest_hi != ask->digest_hi || st.digest_lo != ask->digest_lo);
   wefti_store_hold(w->args.device->store, behind);
   worker_fetch_end(w);
   worker_recall_begin(ctx, w, ask);

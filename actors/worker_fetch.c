@@ -49,8 +49,8 @@ void worker_lend(weft_ctx *ctx, const worker *w, const worker_ask *ask)
   wefti_store_state st;
   wefti_store_state_get(device->store, &st);
   const weft_snapshot *s = wefti_store_base(device->store);
-  if (s == NULL || st.dirty != 0 || s->weights_sequence != ask->base_sequence ||
-      s->digest_hi != ask->base_digest_hi || s->digest_lo != ask->base_digest_lo) {
+  if (s == NULL || st.dirty != 0 || s->weights_sequence != ask->sequence ||
+      s->digest_hi != ask->digest_hi || s->digest_lo != ask->digest_lo) {
     weft_store_unpin(device->store, s);
     worker_refuse(ctx, ask, WEFT_E_CONFLICT,
                   "rank %" PRIu32 ": what is served here is another set", w->rank);
@@ -89,7 +89,7 @@ static bool may_fetch(weft_ctx *ctx, const worker *w, const worker_ask *ask)
   if (w->args.device->lender == NULL) {
     worker_refuse(ctx, ask, WEFT_E_UNSUPPORTED,
                   "rank %" PRIu32 " cannot take weights into this memory", w->rank);
-  } else if (ask->base_sequence == 0 || ask->info == NULL) {
+  } else if (ask->sequence == 0 || ask->info == NULL) {
     worker_refuse(ctx, ask, WEFT_E_INVAL, "rank %" PRIu32 ": nothing to fetch", w->rank);
   } else if (ask->epoch < w->ended || ask->op < w->session_op) {
     worker_refuse(ctx, ask, WEFT_E_STALE, "rank %" PRIu32 ": a session came between",
@@ -110,10 +110,10 @@ void worker_fetch_begin(weft_ctx *ctx, worker *w, const worker_ask *ask)
   if (is_again(ctx, w, ask) || !may_fetch(ctx, w, ask)) {
     return;
   }
-  if (st.weights_sequence == ask->base_sequence && st.digest_hi == ask->base_digest_hi &&
-      st.digest_lo == ask->base_digest_lo) {
+  if (st.weights_sequence == ask->sequence && st.digest_hi == ask->digest_hi &&
+      st.digest_lo == ask->digest_lo) {
     worker_ok(ctx, w, ask); /* has happened */
-  } else if (st.weights_sequence >= ask->base_sequence) {
+  } else if (st.weights_sequence >= ask->sequence) {
     worker_refuse(ctx, ask, WEFT_E_STALE, "rank %" PRIu32 " has newer weights", w->rank);
   } else if (!worker_is_free(w)) {
     /* The next attempt will find the device thread free. */
@@ -121,8 +121,8 @@ void worker_fetch_begin(weft_ctx *ctx, worker *w, const worker_ask *ask)
                   w->rank);
   } else {
     w->fetch = (worker_fetch){ .running = true,
-                               .sequence = ask->base_sequence,
-                               .digest = { ask->base_digest_hi, ask->base_digest_lo } };
+                               .sequence = ask->sequence,
+                               .digest = { ask->digest_hi, ask->digest_lo } };
     worker_run(ctx, w, WEFT_DEVICE_FETCH, ask);
   }
 }

@@ -33,8 +33,8 @@ void worker_run(weft_ctx *ctx, worker *w, weft_device_job job, const worker_ask 
                               .info = ask ? ask->info : NULL,
                               .draft = ask ? ask->draft : 0,
                               .alone = ask ? ask->alone : 0,
-                              .digest_hi = ask ? ask->base_digest_hi : 0,
-                              .digest_lo = ask ? ask->base_digest_lo : 0 };
+                              .digest_hi = ask ? ask->digest_hi : 0,
+                              .digest_lo = ask ? ask->digest_lo : 0 };
   const wefti_device *device = w->args.device;
   if (device->catch_up && (job == WEFT_DEVICE_OPEN || job == WEFT_DEVICE_RESET ||
                            job == WEFT_DEVICE_RECALL || job == WEFT_DEVICE_FETCH)) {

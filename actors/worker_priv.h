@@ -31,7 +31,9 @@ typedef struct worker_ask {
   uint64_t boot, incarnation, epoch, op;
   weft_return back; /* corr 0: nobody waits */
   uint32_t what, timeout_ms, strict, draft, alone, inplace;
-  uint64_t base_sequence, base_digest_hi, base_digest_lo;
+  /* Of the weights that the frame speaks of: that are visible (adopt), that a start
+   * builds on, that are to be published, lent or fetched. */
+  uint64_t sequence, digest_hi, digest_lo;
   weft_str arg;   /* of an abort, borrowed */
   weft_buf *info; /* borrowed, or a kept one's reference */
 } worker_ask;

@@ -50,10 +50,10 @@ void worker_recall_begin(weft_ctx *ctx, worker *w, const worker_ask *adopt)
       w->phase != WEFT_WORKER_IDLE) {
     return;
   }
-  w->recall.sequence = adopt->base_sequence;
-  w->recall.digest[0] = adopt->base_digest_hi;
-  w->recall.digest[1] = adopt->base_digest_lo;
-  if (adopt->base_sequence == 0) { /* nothing need be kept for us */
+  w->recall.sequence = adopt->sequence;
+  w->recall.digest[0] = adopt->digest_hi;
+  w->recall.digest[1] = adopt->digest_lo;
+  if (adopt->sequence == 0) { /* nothing need be kept for us */
     (void)device->keeper->want(device->keeper->arg, 0, w->recall.digest, false);
     return;
   }
@@ -74,8 +74,7 @@ void worker_recall_offer(weft_ctx *ctx, worker *w, bool found)
     return;
   }
   r->state = RECALL_RUNNING;
-  const worker_ask run = { .base_digest_hi = r->digest[0],
-                           .base_digest_lo = r->digest[1] };
+  const worker_ask run = { .digest_hi = r->digest[0], .digest_lo = r->digest[1] };
   worker_run(ctx, w, WEFT_DEVICE_RECALL, &run);
 }
 

@@ -44,9 +44,8 @@ static void on_start(weft_ctx *ctx, worker *w, const worker_ask *ask)
     worker_ask open = *ask;
     /* 1: the live set here is not what the session builds on; a partial update must not
      * be mixed with it. */
-    open.strict = st.dirty != 0 || st.weights_sequence != ask->base_sequence ||
-                  st.digest_hi != ask->base_digest_hi ||
-                  st.digest_lo != ask->base_digest_lo;
+    open.strict = st.dirty != 0 || st.weights_sequence != ask->sequence ||
+                  st.digest_hi != ask->digest_hi || st.digest_lo != ask->digest_lo;
     w->epoch = ask->epoch;
     w->phase = WEFT_WORKER_OPEN;
     if (ask->inplace) {
@@ -168,7 +167,7 @@ static bool publish(worker *w, const worker_ask *ask)
     wefti_inplace_clear(device);
     w->pause_epoch = 0;
   }
-  return wefti_store_publish(device->store, ask->epoch, ask->base_sequence) == WEFT_OK;
+  return wefti_store_publish(device->store, ask->epoch, ask->sequence) == WEFT_OK;
 }
 
 void worker_on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask)
@@ -176,7 +175,7 @@ void worker_on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask)
   weft_store *store = w->args.device->store;
   wefti_store_state st;
   wefti_store_state_get(store, &st);
-  if (ask->base_sequence <= st.weights_sequence) {
+  if (ask->sequence <= st.weights_sequence) {
     worker_ok(ctx, w, ask); /* has happened */
   } else if (ask->epoch <= w->ended) {
     worker_refuse(ctx, ask, WEFT_E_STALE,
@@ -189,7 +188,7 @@ void worker_on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask)
   } else {
     weft_log(ctx, WEFT_LOG_INFO,
              "published rank=%" PRIu32 " epoch=%" PRIu64 " weights_sequence=%" PRIu64,
-             w->rank, ask->epoch, ask->base_sequence);
+             w->rank, ask->epoch, ask->sequence);
     w->ended = w->epoch;
     w->epoch = 0;
     w->phase = WEFT_WORKER_IDLE;

@@ -72,8 +72,8 @@ MUTATIONS = [
          "  if (e->round.open > (e->round.phase == PHASE_ACCEPT ? 1u : 0u) &&\n"
          "      !(failed && !e->round.to_end)) {")]),
     ("publish-refused-twice", "a PUBLISH that was done is not confirmed again", [
-        ("actors/worker_session.c", "  if (ask->base_sequence <= st.weights_sequence) {",
-         "  if (ask->base_sequence < st.weights_sequence) {")]),
+        ("actors/worker_session.c", "  if (ask->sequence <= st.weights_sequence) {",
+         "  if (ask->sequence < st.weights_sequence) {")]),
     ("live-caller-taken-over", "a new init takes over while a living caller's call runs", [
         (ENGINE + "dispatch.c", "  if (e->call != NULL && engine_call_wanted(e->call)) {",
          "  if (e->call != NULL && e->call->caller == 0) {")]),
@@ -99,8 +99,8 @@ MUTATIONS = [
          "  const bool has_it = has_what_is_visible(e, m) ||\n"
          "                      m->reported.phase == WEFT_WORKER_MAPPING;")]),
     ("kept-older-sequence", "a worker's weights come back under the number before", [
-        ("actors/worker_recall.c", "  w->recall.sequence = adopt->base_sequence;",
-         "  w->recall.sequence = adopt->base_sequence > 1 ? adopt->base_sequence - 1 : 1;")]),
+        ("actors/worker_recall.c", "  w->recall.sequence = adopt->sequence;",
+         "  w->recall.sequence = adopt->sequence > 1 ? adopt->sequence - 1 : 1;")]),
     ("marked-after-the-bytes", "in place, store and slabs are marked when the bytes are there", [
         ("actors/device_inplace.c", "  if (s->overwrites) {\n    s->plan->on_write = on_write;",
          "  if (s->overwrites && s->plan->count == 0) {\n    s->plan->on_write = on_write;"),
