@@ -126,6 +126,7 @@ static void ask_lender(weft_ctx *ctx, engine *e, engine_member *to,
                            .lender_incarnation = m->incarnation,
                            .op = ++e->op_last };
   lent_of(to)->last_lender = m->rank;
+  lent_of(to)->fetched = false;
   e->loan.corr = weft_ask(
       ctx, m->actor,
       weft_msg_make(ctx,
@@ -186,6 +187,7 @@ static void got_them(weft_ctx *ctx, engine *e)
   end(ctx, e);
   engine_lent *l = lent_of(&e->members[rank]);
   l->failures = 0;
+  l->fetched = true;
   l->why[0] = '\0';
   l->not_before_ms = weft_now_ms(ctx) + AGAIN_MS + 4 * (uint64_t)e->args.beat_ms;
   engine_beat(ctx, e, rank);

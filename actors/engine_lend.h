@@ -27,6 +27,7 @@ typedef struct engine_loan {
 typedef struct engine_lent {
   uint64_t incarnation;           /* that the rest is of */
   bool cannot_lend, cannot_fetch; /* it said so */
+  bool fetched;                   /* says that it has them; its next heartbeat shows it */
   uint64_t not_before_ms;         /* of its next attempt to get weights */
   uint32_t failures;
   uint32_t last_lender; /* who was asked last; the next one is tried first */

@@ -29,7 +29,9 @@ bool engine_sets_come_back(const engine *e)
 {
   for (uint32_t i = 0; i < e->world; i++) {
     const engine_member *m = &e->members[i];
-    if (m->state == MEMBER_BEHIND && m->reported.phase == WEFT_WORKER_MAPPING) {
+    const bool fetched = m->lent.incarnation == m->incarnation && m->lent.fetched;
+    if (m->state == MEMBER_BEHIND &&
+        (fetched || m->reported.phase == WEFT_WORKER_MAPPING)) {
       return true;
     }
   }
