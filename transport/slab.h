@@ -9,8 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define WEFTI_SLAB_GRANULE (UINT64_C(64) << 10) /* pages are taken and tracked in these  \
-                                                 */
+#define WEFTI_SLAB_GRANULE                                                               \
+  (UINT64_C(64) << 10) /* pages are taken and tracked in these                           \
+                        */
 
 typedef struct wefti_slab {
   uint32_t id;

@@ -1,7 +1,6 @@
 /* A coordinator and its replicas: what goes well, what is refused, who may ask what. */
-#include "fleet_test.h"
-
 #include "engine.h"
+#include "fleet_test.h"
 
 static fleet_world w;
 
