@@ -111,7 +111,8 @@ uint64_t engine_member_adopt(weft_ctx *ctx, engine *e, const engine_member *m)
               .fleet = { e->fleet.replicas == NULL ? "" : e->engine_id,
                          e->fleet.replicas == NULL ? 0 : (uint32_t)strlen(e->engine_id) },
               .version = { v->version, (uint32_t)strlen(v->version) },
-              .declared = v->declared }
+              .declared = v->declared,
+              .echo_ns = m->state == MEMBER_ADOPTING ? m->stamp_ns : 0 }
                .h),
       ADOPT_MS);
 }
@@ -286,6 +287,11 @@ bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   if (msg->type != WEFT_MSG_W_STATE || s->boot != e->args.boot_id ||
       s->incarnation != m->incarnation) {
     beat_failed(ctx, e, m, "answers heartbeats as somebody else");
+    return true;
+  }
+  if (s->again != 0 && m->state == MEMBER_ADOPTING) {
+    m->stamp_ns = s->stamp_ns;
+    m->beat = engine_member_adopt(ctx, e, m);
     return true;
   }
   const weft_w_state before = m->reported;

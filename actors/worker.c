@@ -148,6 +148,8 @@ static void new_boot(weft_ctx *ctx, worker *w, uint64_t boot)
     }
   }
   w->boot = boot;
+  w->proof_boot = 0;
+  w->proof_ns = 0;
 }
 
 /* We were fenced and come back: whatever the engine began with us before has ended for
@@ -163,6 +165,13 @@ static void end_before_adoption(weft_ctx *ctx, worker *w, uint64_t epoch)
   }
 }
 
+/* Boots have no order, and an adoption may arrive when its engine has died and been
+ * followed. Whoever can repeat what it was told since the last adoption is alive. */
+static bool lives(const worker *w, const worker_ask *ask, const weft_w_adopt *m)
+{
+  return ask->boot == w->proof_boot && m->echo_ns != 0 && m->echo_ns == w->proof_ns;
+}
+
 static void on_adopt(weft_ctx *ctx, worker *w, const worker_ask *ask,
                      const weft_w_adopt *m)
 {
@@ -176,6 +185,10 @@ static void on_adopt(weft_ctx *ctx, worker *w, const worker_ask *ask,
     worker_refuse(ctx, ask, WEFT_E_STALE,
                   "rank %" PRIu32 ": engine boot %" PRIx64 " was followed by %" PRIx64,
                   w->rank, ask->boot, w->boot);
+    return;
+  }
+  if (ask->boot != w->boot && w->boot != 0 && !lives(w, ask, m)) {
+    worker_state(ctx, w, ask); /* which asks it for a proof */
     return;
   }
   if (ask->boot != w->boot) {

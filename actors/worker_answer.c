@@ -75,7 +75,12 @@ void worker_state(weft_ctx *ctx, worker *w, const worker_ask *ask)
     .pid = device->pid,
     .poisoned = st.dirty,
     .device = { device->about, (uint32_t)strlen(device->about) },
+    .again = ask->boot != w->boot,
   };
+  if (m.again != 0) {
+    w->proof_boot = ask->boot;
+    w->proof_ns = m.stamp_ns;
+  }
   (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
 }
 

@@ -68,6 +68,8 @@ typedef struct worker {
   uint64_t boot; /* 0 = not adopted */
   uint64_t former[WORKER_FORMER_MAX];
   unsigned former_count;
+  /* The engine that was asked to show that it lives, and what it has to echo for that. */
+  uint64_t proof_boot, proof_ns;
   uint64_t adopted_op; /* of the newest adoption by boot */
   uint64_t session_op; /* of boot's newest start, accept, go or finish */
   uint32_t rank, world_size, dp_index;

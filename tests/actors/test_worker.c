@@ -351,6 +351,44 @@ static void adopt_checks_who_it_speaks_to(void **state)
   world_end(w);
 }
 
+/* An adoption that arrives when its engine has died and been followed: nobody is there to
+ * repeat what it is answered. */
+static void a_dead_engines_adoption_changes_nothing(void **state)
+{
+  (void)state;
+  world *w = begin();
+  commit(w, 8, 8);
+  const uint64_t alive = w->boot;
+  for (unsigned i = 0; i < 3; i++) {
+    w->boot = 500 + i % 2; /* two of them, the first one twice */
+    const weft_w_state *s =
+        world_as(world_ask(w, w_adopt, W_ADOPT, 0, .world_size = 2), w_state, W_STATE);
+    assert_int_equal(s->again, 1);
+    s = world_as(world_ask(w, w_adopt, W_ADOPT, 0, .world_size = 2, .echo_ns = 1),
+                 w_state, W_STATE);
+    assert_int_equal(s->again, 1);
+    world_refused(world_ask(w, w_beat, W_BEAT, 0, .grant = 0), WEFT_E_STALE);
+    w->boot = alive;
+    assert_int_equal(beat(w)->again, 0);
+    assert_ok(pin_err(w, 8));
+  }
+  /* What the first one was told is worth nothing after an adoption. */
+  w->boot = 600;
+  const uint64_t echo =
+      world_as(world_ask(w, w_adopt, W_ADOPT, 0, .world_size = 2), w_state, W_STATE)
+          ->stamp_ns;
+  w->boot = 601;
+  const uint64_t none[2] = { 0, 0 };
+  assert_int_equal(world_as(world_adopt(w, 0, none), w_state, W_STATE)->again, 0);
+  w->boot = 600;
+  assert_int_equal(
+      world_as(world_ask(w, w_adopt, W_ADOPT, 0, .world_size = 2, .echo_ns = echo),
+               w_state, W_STATE)
+          ->again,
+      1);
+  world_end(w);
+}
+
 static void a_new_boot_drops_everything(void **state)
 {
   (void)state;
@@ -838,6 +876,7 @@ int main(void)
     cmocka_unit_test(frames_of_other_lives_are_stale),
     cmocka_unit_test(adopt_checks_who_it_speaks_to),
     cmocka_unit_test(a_new_boot_drops_everything),
+    cmocka_unit_test(a_dead_engines_adoption_changes_nothing),
     cmocka_unit_test(a_worker_behind_serves_nobody),
     cmocka_unit_test(a_repeated_operation_is_done_once),
     cmocka_unit_test(a_repeated_publish_is_confirmed),

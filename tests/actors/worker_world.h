@@ -178,8 +178,16 @@ static inline void world_release(world *w)
 
 static const weft_msg *world_adopt(world *w, uint64_t sequence, const uint64_t digest[2])
 {
+  const weft_msg *m =
+      world_ask(w, w_adopt, W_ADOPT, 0, .rank = 0, .world_size = 2, .sequence = sequence,
+                .digest_hi = digest[0], .digest_lo = digest[1]);
+  const weft_w_state *s = (const weft_w_state *)m;
+  if (m == NULL || m->type != WEFT_MSG_W_STATE || s->again == 0) {
+    return m;
+  }
   return world_ask(w, w_adopt, W_ADOPT, 0, .rank = 0, .world_size = 2,
-                   .sequence = sequence, .digest_hi = digest[0], .digest_lo = digest[1]);
+                   .sequence = sequence, .digest_hi = digest[0], .digest_lo = digest[1],
+                   .echo_ns = s->stamp_ns);
 }
 
 static world *world_begin_with(uint64_t seed, wefti_device *real, bool needs_grant)

@@ -72,11 +72,7 @@ static void strays_due(full *w)
       continue;
     }
     const full_process *p = full_process_at(w, f->rank);
-    /* Not simulated: the first frame of a dead engine after its successor's.  Boots have
-     * no order, so the worker would follow the dead one for good. */
-    const bool dead = f->msg->type == WEFT_MSG_W_ADOPT &&
-                      ((const weft_w_adopt *)f->msg)->boot != full_now(w)->id;
-    if (p != NULL && !dead) {
+    if (p != NULL) {
       full_check_frame(w, p, f->msg);
       (void)weft_sim_send(w->sim, p->worker, f->msg);
     }

@@ -141,6 +141,9 @@ MUTATIONS = [
          "if (!s->foreign && own) {")]),
     ("tidied-while-draining", "in place, a heartbeat uses the device thread while a start waits", [
         ("actors/worker_job.c", "  return w->corr == 0 && !w->draining && ", "  return w->corr == 0 && ")]),
+    ("dead-engine-adopts", "a worker follows whichever engine's adoption comes last", [
+        ("actors/worker.c", "  return ask->boot == w->proof_boot && m->echo_ns != 0 && m->echo_ns == w->proof_ns;",
+         "  return ask->boot != 0;")]),
     ("answer-without-op", "an answer is matched without its operation id", [
         (ENGINE + "round.c", " ||\n      env->op != r->op) {", ") {")]),
     # The rule of rounds alone does no harm: before the record is issued every rank is looked
