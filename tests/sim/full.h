@@ -234,6 +234,7 @@ struct full {
   void (*strike)(full *w, uint32_t arg);
   uint32_t strike_arg;
   bool faulty;   /* sessions may end by themselves in this run */
+  bool healed;   /* no fault begins any more */
   bool settling; /* the faults are over: every call must go through */
   bool broken;
   char why[400];

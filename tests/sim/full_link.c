@@ -139,8 +139,11 @@ static void deliver(weft_ctx *ctx, sim_link *l, frame *f)
     return;
   }
   f->process = p->index;
-  if (f->msg->type == WEFT_MSG_W_ADOPT && full_random(l->w, 4) == 0) {
-    full_stray(l->w, p, f->msg, 8000); /* perhaps after the end of who sent it */
+  if (f->msg->type == WEFT_MSG_W_ADOPT && l->w->faulty && !l->w->healed && !p->child &&
+      full_random(l->w, 4) == 0) { /* so late that its engine may have died */
+    full_stray(l->w, p, f->msg, 8000);
+    frame_free(ctx, f);
+    return;
   }
   give_echo(ctx, l, f);
   f->corr[0] = weft_ask(ctx, p->worker, weft_msg_make(ctx, f->msg), 0);

@@ -317,6 +317,7 @@ static void act(full *w, const plan_action *a, bool calm)
 
 static void heal(full *w)
 {
+  w->healed = true;
   w->strike = NULL;
   w->leaver = 0;
   weft_sim_fail_alloc(w->sim, 0);
