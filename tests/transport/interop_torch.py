@@ -139,7 +139,7 @@ def use(a, b):
     if hasattr(a, "queue_push"):
         a.queue_push("q", "1")
         a.queue_push("q", "2")
-        check(b.queue_len("q"), 2, "queue_len")
+        check(a.queue_len("q"), 2, "queue_len")  # of the one that pushed: torch waits for no answer to a push
         check([b.queue_pop("q"), b.queue_pop("q")], [b"1", b"2"], "queue_pop")
     if hasattr(a, "list_keys"):
         check("k" in a.list_keys(), True, "list_keys")
