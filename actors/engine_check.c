@@ -360,6 +360,16 @@ static bool clerk_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   return false;
 }
 
+static void on_refused(engine *e, engine_check *c, uint32_t rank, const weft_w_refused *r)
+{
+  if (r->err == WEFT_E_CANCELLED) { /* by start or abort of an update, which come first */
+    fail(e, c, WEFT_E_UNAVAIL, rank, "was called away to a weight update; ask again");
+    return;
+  }
+  fail(e, c, r->err == WEFT_OK ? WEFT_E_FAILED : (weft_err)r->err, rank,
+       r->text.p == NULL ? "refused" : r->text.p);
+}
+
 bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
 {
   uint32_t rank = 0;
@@ -377,16 +387,7 @@ bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
       ((const weft_w_answer *)msg)->json->len >= 2) {
     c->parts[rank] = weft_buf_ref(((const weft_w_answer *)msg)->json);
   } else if (msg->type == WEFT_MSG_W_REFUSED) {
-    const weft_w_refused *r = (const weft_w_refused *)msg;
-    /* Cut off: by the start or abort of a weight update, which comes first. */
-    const weft_err err = r->err == WEFT_OK            ? WEFT_E_FAILED
-                         : r->err == WEFT_E_CANCELLED ? WEFT_E_UNAVAIL
-                                                      : (weft_err)r->err;
-    fail(e, c, err, rank,
-         err == WEFT_E_UNAVAIL && r->err == WEFT_E_CANCELLED
-             ? "was called away to a weight update; ask again"
-         : r->text.p == NULL ? "refused"
-                             : r->text.p);
+    on_refused(e, c, rank, (const weft_w_refused *)msg);
   } else if (msg->type == WEFT_MSG_ASK_FAILED) {
     const weft_err err = (weft_err)((const weft_ask_failed_msg *)msg)->reason;
     fail(e, c, err, rank,

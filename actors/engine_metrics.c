@@ -177,8 +177,11 @@ static void put_label(text *t, const char *s)
     if (*s == '\\' || *s == '"' || *s == '\n') {
       t->at[t->len++] = '\\';
     }
-    const char newline = 'n';
-    t->at[t->len++] = *s == '\n' ? newline : *s;
+    if (*s == '\n') {
+      t->at[t->len++] = 'n';
+    } else {
+      t->at[t->len++] = *s;
+    }
   }
 }
 
