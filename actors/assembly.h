@@ -87,6 +87,8 @@ weft_err wefti_fleet_begin(wefti_fleet *fleet, const weft_engine_opts *o, weft_w
 void wefti_fleet_note(wefti_fleet *fleet, uint32_t rank, bool in);
 /* Any thread: false when this is a member without a grant. */
 bool wefti_fleet_may_serve(wefti_fleet *fleet, weft_why *why);
+/* Likewise while what is visible here may be older than what its coordinator shows. */
+bool wefti_fleet_may_tell(wefti_fleet *fleet, weft_why *why);
 void wefti_fleet_leave(wefti_fleet *fleet); /* first of the end: nobody joins any more */
 void wefti_fleet_destroy(wefti_fleet *fleet); /* after the loops ended */
 

@@ -281,6 +281,9 @@ weft_err weft_pin(weft_engine *engine, uint32_t rank, uint64_t weights_sequence,
     return WEFT_E_UNAVAIL;
   }
   if (weights_sequence == 0) {
+    if (!wefti_fleet_may_tell(engine->fleet, why)) {
+      return WEFT_E_NOT_YET;
+    }
     return pin_visible(engine, rank, out, why);
   }
   wefti_visible_at seen;

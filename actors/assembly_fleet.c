@@ -39,6 +39,9 @@ struct wefti_fleet {
   /* CLOCK_BOOTTIME until which readers may be served; read by any thread that pins.  It
    * carries nothing else, so its order does not matter. */
   _Atomic uint64_t until_ns;
+  /* What is visible here may be older than elsewhere.  Falls when the newer is in place,
+   * so whoever sees it fallen finds that. */
+  atomic_bool unshown;
 };
 
 /* ---- options */
@@ -227,6 +230,7 @@ static void on_upstream(void *arg, const wefti_upstream *upstream)
   f->rank = upstream->rank;
   f->doubt = upstream->doubt;
   atomic_store_explicit(&f->until_ns, upstream->until_ns, memory_order_relaxed);
+  atomic_store_explicit(&f->unshown, upstream->unshown, memory_order_release);
   if (f->attend) {
     wefti_attend_heard(f->attend);
   }
@@ -240,6 +244,17 @@ bool wefti_fleet_may_serve(wefti_fleet *f, weft_why *why)
     return true;
   }
   (void)weft_whyf(why, WEFT_E_UNAVAIL, "cut off from its coordinator");
+  return false;
+}
+
+bool wefti_fleet_may_tell(wefti_fleet *f, weft_why *why)
+{
+  if (!f || !atomic_load_explicit(&f->unshown, memory_order_acquire)) {
+    return true;
+  }
+  (void)weft_whyf(why, WEFT_E_NOT_YET,
+                  "a change is on its way through the fleet, and whether it is visible "
+                  "is not known here yet; try again");
   return false;
 }
 

@@ -14,6 +14,7 @@
  *   engine_status.c   the status as JSON
  *   engine_event.c    what the publisher is told
  *   engine_query.c    questions of clients
+ *   engine_hold.c     … that wait, in a member of a fleet
  *   engine_check.c    … that only workers can answer
  *   engine_rearm.c    timers that found no memory, again
  *   engine_pause.c    the pause flag
@@ -259,6 +260,7 @@ weft_buf *engine_sources_of_finish(engine *e); /* NULL = cannot be had again */
 
 /* ---- engine_query.c */
 void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q);
+void engine_query_answer(weft_ctx *ctx, engine *e, const engine_read *read);
 
 /* ---- engine_check.c */
 void engine_check_begin(weft_ctx *ctx, engine *e, engine_call *call);

@@ -179,6 +179,7 @@ void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
 {
   const engine_visible previous = e->visible;
   const bool label = e->change.label;
+  const bool unshown = engine_upstream_unshown(e);
   engine_call *call = label ? e->change.call : e->call;
   e->visible = e->change.next;
   engine_history_commit(ctx, e, &e->change);
@@ -193,6 +194,9 @@ void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
                        &(wefti_visible){ e->visible.sequence, e->visible.weights_sequence,
                                          e->visible.digest_hi, e->visible.digest_lo,
                                          e->visible.version });
+  }
+  if (unshown) {
+    engine_upstream_tell(e); /* before the event: who has that may pin it */
   }
   if (!label) {
     engine_inplace_healed(ctx, e);

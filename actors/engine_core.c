@@ -58,6 +58,9 @@ static void on_timer(weft_ctx *ctx, engine *e, const weft_timer_msg *t)
   case TIMER_CUT:
     engine_upstream_cut_due(ctx, e, t->id);
     break;
+  case TIMER_READS:
+    engine_hold_due(ctx, e, t->id);
+    break;
   case TIMER_DRAIN:
     engine_inplace_drain_due(ctx, e, t->id);
     break;
@@ -147,6 +150,7 @@ static void engine_core_fini(weft_ctx *ctx, void *self)
   engine_check_fini(ctx, e);
   engine_fleet_fini(ctx, e);
   engine_upstream_fini(e);
+  engine_hold_fini(ctx, e);
   engine_idem_fini(ctx, e);
   engine_history_fini(ctx, e);
   engine_metrics_fini(ctx, e);
@@ -241,6 +245,7 @@ static weft_err engine_core_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     ((engine *)self)->metrics.turns++;
   }
   const weft_err err = take_message(ctx, self, msg);
+  engine_hold_look(ctx, self);
   engine_rearm(ctx, self);
   return err;
 }

@@ -24,13 +24,15 @@ typedef void wefti_visible_fn(void *arg, const wefti_visible *visible);
 /* How a member of a fleet stands with its coordinator, for those in the same process that
  * may not serve past the grant (pins of the C API) or decide whose invitation counts.
  * Called on the engine's loop at each adoption and heartbeat from upstream, also one that
- * changes nothing, before it is answered, and when a doubt begins or ends. */
+ * changes nothing, before it is answered, and when a doubt begins or ends or its change
+ * becomes visible. */
 typedef struct wefti_upstream {
   const char *fleet;   /* the coordinator's engine_id; "" = adopted by none so far */
   uint64_t boot;       /* its life */
   uint32_t rank, size; /* replica rank of size */
   uint64_t until_ns;   /* CLOCK_BOOTTIME of the grant's end; 0 = none so far */
   bool doubt;          /* voted, and the end was not heard */
+  bool unshown;        /* has what the coordinator may be showing, and does not yet */
 } wefti_upstream;
 typedef void wefti_upstream_fn(void *arg, const wefti_upstream *upstream);
 

@@ -11,10 +11,15 @@ enum { GRANT_MAX_MS = 2000 };
 
 /* ---- what it holds */
 
+bool engine_upstream_unshown(const engine *e)
+{
+  return e->change.pending && e->change.published;
+}
+
 /* What all ranks have now: published counts, although it is not visible yet. */
 static const engine_visible *held(const engine *e)
 {
-  return e->change.pending && e->change.published ? &e->change.next : &e->visible;
+  return engine_upstream_unshown(e) ? &e->change.next : &e->visible;
 }
 
 /* Also with weights under a coordinator that has given none: they are of another time. */
@@ -168,7 +173,8 @@ void engine_upstream_tell(engine *e)
                                            .rank = up->rank,
                                            .size = up->size,
                                            .until_ns = up->until_ns,
-                                           .doubt = up->vote.given });
+                                           .doubt = up->vote.given,
+                                           .unshown = engine_upstream_unshown(e) });
   }
 }
 
@@ -389,6 +395,13 @@ void engine_upstream_beat(weft_ctx *ctx, engine *e, const weft_w_beat *m)
   if (e->session.upstream && up->seen >= up->next_sequence) {
     engine_upstream_show(ctx, e);
   }
+  /* It shows what is visible here, and said so after we stamped what it echoes.  0 is
+   * also said by one that has just begun and does not know what its last life has shown.
+   */
+  if (m->visible != 0 && m->visible == up->before &&
+      m->echo_ns <= weft_boottime_ns(ctx) && engine_upstream_unshown(e)) {
+    engine_hold_not_shown(ctx, e, m->echo_ns);
+  }
   engine_upstream_tell(e);
   answer_state(ctx, e, m);
   if (!had && is_granted(ctx, e)) {
@@ -469,7 +482,7 @@ void engine_upstream_status(weft_ctx *ctx, weft_json_writer *w, const engine *e)
   weft_jw_bool(w, "granted", is_granted(ctx, e));
   weft_jw_bool(w, "behind", is_behind(e));
   weft_jw_u64(w, "sequence", up->sequence);
-  weft_jw_bool(w, "shown", !(e->change.pending && e->change.published));
+  weft_jw_bool(w, "shown", !engine_upstream_unshown(e));
   if (up->vote.given) {
     char session[64];
     engine_session_of(up->vote.boot, up->vote.epoch, session, sizeof session);

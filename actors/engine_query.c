@@ -26,11 +26,53 @@ static void query_info(weft_ctx *ctx, engine *e, engine_answer *a)
   }
 }
 
+static void versions(engine *e, uint64_t limit, engine_answer *a)
+{
+  if (limit != 0) {
+    a->body = engine_history_json(e, limit);
+    a->err = a->body == NULL ? WEFT_E_NOMEM : WEFT_OK;
+  } else {
+    a->err = WEFT_E_INVAL;
+    (void)snprintf(a->message, sizeof a->message,
+                   "weight_versions: limit is not a number from 1 to %d",
+                   ENGINE_HISTORY_LIMIT);
+  }
+}
+
+/* Of a set that a client names. */
+static void query_ranks(weft_ctx *ctx, engine *e, weft_return ret, weft_str set)
+{
+  engine_answer a = { .err = WEFT_OK };
+  if (engine_set_is_live(e, set)) {
+    a.err = WEFT_E_EXISTS;
+    (void)snprintf(a.message, sizeof a.message, "that set is live");
+  } else if (e->session.state != WEFTI_IDLE ||
+             !engine_ready(ctx, e, a.message, sizeof a.message)) {
+    a.err = WEFT_E_UNAVAIL;
+  }
+  answer_query(ctx, e, ret, &a);
+}
+
 void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q)
 {
-  const weft_return ret = weft_return_of(&q->h);
+  engine_read read = { .ret = weft_return_of(&q->h), .what = q->what };
+  if (q->what == WEFT_QUERY_RANKS) {
+    query_ranks(ctx, e, read.ret, q->arg);
+    return;
+  }
+  if (q->what == WEFT_QUERY_VERSIONS && !engine_history_limit(q->arg, &read.limit)) {
+    read.limit = 0;
+  }
+  if (!engine_hold_read(ctx, e, &read)) {
+    engine_query_answer(ctx, e, &read);
+  }
+}
+
+void engine_query_answer(weft_ctx *ctx, engine *e, const engine_read *read)
+{
+  const weft_return ret = read->ret;
   engine_answer a = { .err = WEFT_OK };
-  switch (q->what) {
+  switch (read->what) {
   case WEFT_QUERY_INFO:
     query_info(ctx, e, &a);
     answer_query(ctx, e, ret, &a);
@@ -54,43 +96,23 @@ void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q)
     }
     answer_query(ctx, e, ret, &a);
     break;
-  case WEFT_QUERY_RANKS:
-    if (engine_set_is_live(e, q->arg)) {
-      a.err = WEFT_E_EXISTS;
-      (void)snprintf(a.message, sizeof a.message, "that set is live");
-    } else if (e->session.state != WEFTI_IDLE ||
-               !engine_ready(ctx, e, a.message, sizeof a.message)) {
-      a.err = WEFT_E_UNAVAIL;
-    }
-    answer_query(ctx, e, ret, &a);
-    break;
   case WEFT_QUERY_METRICS:
     a.body = engine_metrics_text(ctx, e);
     a.err = a.body == NULL ? WEFT_E_NOMEM : WEFT_OK;
     answer_query(ctx, e, ret, &a);
     weft_buf_unref(a.body);
     break;
-  case WEFT_QUERY_VERSIONS: {
-    uint64_t limit;
-    if (engine_history_limit(q->arg, &limit)) {
-      a.body = engine_history_json(e, limit);
-      a.err = a.body == NULL ? WEFT_E_NOMEM : WEFT_OK;
-    } else {
-      a.err = WEFT_E_INVAL;
-      (void)snprintf(a.message, sizeof a.message,
-                     "weight_versions: limit is not a number from 1 to %d",
-                     ENGINE_HISTORY_LIMIT);
-    }
+  case WEFT_QUERY_VERSIONS:
+    versions(e, read->limit, &a);
     answer_query(ctx, e, ret, &a);
     weft_buf_unref(a.body);
     break;
-  }
   case WEFT_QUERY_WEIGHTS:
     engine_check_weights(ctx, e, ret);
     break;
   default:
     a.err = WEFT_E_INVAL;
-    (void)snprintf(a.message, sizeof a.message, "unknown query %" PRIu32, q->what);
+    (void)snprintf(a.message, sizeof a.message, "unknown query %" PRIu32, read->what);
     answer_query(ctx, e, ret, &a);
     break;
   }

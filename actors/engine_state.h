@@ -332,7 +332,8 @@ enum {
   TIMER_PAUSE,
   TIMER_CUT,
   TIMER_DRAIN,
-  TIMER_SETTLED
+  TIMER_SETTLED,
+  TIMER_READS
 };
 #define ENGINE_TAG(what, low) (((uint64_t)(what) << 32) | (uint32_t)(low))
 

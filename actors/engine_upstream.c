@@ -330,6 +330,7 @@ void engine_upstream_published(weft_ctx *ctx, engine *e)
 {
   engine_upstream *up = &e->up;
   const engine_visible *next = &e->change.next;
+  up->before = up->sequence;
   up->sequence = up->next_sequence;
   if (up->sequence != 0) { /* an operator's: whether the fleet has it too is to be seen */
     up->want_sequence = up->sequence;
@@ -353,7 +354,7 @@ void engine_upstream_published(weft_ctx *ctx, engine *e)
 
 void engine_upstream_show(weft_ctx *ctx, engine *e)
 {
-  if (e->change.pending && e->change.published) {
+  if (engine_upstream_unshown(e)) {
     engine_become_visible(ctx, e, "");
   }
 }

@@ -45,6 +45,21 @@ typedef struct engine_vote {
   bool declared;
 } engine_vote;
 
+/* A client's question about what is visible. */
+typedef struct engine_read {
+  weft_return ret;
+  uint32_t what;  /* weft_query */
+  uint64_t limit; /* of versions; 0 = not a number that is taken */
+  uint64_t at_ns; /* CLOCK_BOOTTIME when it began to wait */
+} engine_read;
+
+/* Those that wait until a change that all own ranks have is visible. */
+typedef struct engine_reads {
+  engine_read *list; /* oldest first; NULL until the first */
+  unsigned count;
+  uint64_t timer; /* they wait no longer; 0 = none */
+} engine_reads;
+
 typedef struct engine_upstream {
   char fleet[ENGINE_FLEET_MAX + 1];
   uint32_t rank, size;
@@ -70,8 +85,12 @@ typedef struct engine_upstream {
   /* In the coordinator's numbers: of what the ranks hold; of the change that is on its
    * way; what it said is visible. */
   uint64_t sequence, next_sequence, seen;
+  uint64_t
+      before; /* of what is visible here while next_sequence waits to be; 0 = behind */
   /* What it has, by its adoption or its last PUBLISH. */
   uint64_t want_sequence, want_hi, want_lo;
+
+  engine_reads reads;
 } engine_upstream;
 
 struct engine;
@@ -114,6 +133,8 @@ void engine_upstream_beat(weft_ctx *ctx, struct engine *e, const weft_w_beat *m)
 void engine_upstream_cut_due(weft_ctx *ctx, struct engine *e, uint64_t timer);
 void engine_upstream_rearm(weft_ctx *ctx, struct engine *e);
 void engine_upstream_tell(struct engine *e); /* args.on_upstream */
+/* All own ranks have a change that is not visible here, and may be elsewhere. */
+bool engine_upstream_unshown(const struct engine *e);
 /* Whether what the ranks hold may be shown; the reason when not.  true without a fleet.
  */
 bool engine_upstream_serves(weft_ctx *ctx, const struct engine *e, char *reason,
@@ -128,6 +149,17 @@ bool engine_upstream_forbids(weft_ctx *ctx, struct engine *e, struct engine_call
 /* A set made here has to be the coordinator's.  false after the session was dropped. */
 bool engine_upstream_wants(weft_ctx *ctx, struct engine *e);
 void engine_upstream_status(weft_ctx *ctx, weft_json_writer *w, const struct engine *e);
+
+/* ---- engine_hold.c */
+/* true: read waits, or was refused. */
+bool engine_hold_read(weft_ctx *ctx, struct engine *e, const engine_read *read);
+/* At a moment after at_ns the coordinator had not shown it: who asked before that may be
+ * told what is visible here, for it was not older than anything. */
+void engine_hold_not_shown(weft_ctx *ctx, struct engine *e, uint64_t at_ns);
+/* Answers those that need not wait any more. */
+void engine_hold_look(weft_ctx *ctx, struct engine *e);
+void engine_hold_due(weft_ctx *ctx, struct engine *e, uint64_t timer);
+void engine_hold_fini(weft_ctx *ctx, struct engine *e);
 
 /* ---- engine_vote.c */
 void engine_vote_init(struct engine *e, const struct weft_journal_record *r);

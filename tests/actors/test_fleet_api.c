@@ -76,6 +76,27 @@ static void await_pin(fleet *f, uint32_t rank, weft_err err, const char *says,
   fail_msg("rank %u: no pin that answers %s", rank, weft_err_name(err));
 }
 
+/* Once the coordinator has answered: what it has committed, or nothing yet. */
+static void never_older(fleet *f, int value)
+{
+  for (uint32_t rank = 0; rank < API_WORKERS; rank++) {
+    weft_pinned p;
+    weft_why why = { .text = "" };
+    weft_err err = WEFT_E_NOT_YET;
+    for (int i = 0; err == WEFT_E_NOT_YET && i < API_PATIENCE_S * 1000; i++) {
+      err = weft_pin(f->w.engine, rank, 0, &p, &why);
+      if (err == WEFT_E_NOT_YET) {
+        (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+      }
+    }
+    if (err != WEFT_OK) {
+      fail_msg("rank %u: %s", rank, why.text);
+    }
+    assert_int_equal(api_value(&p), value);
+    weft_unpin(&p);
+  }
+}
+
 static void a_member_serves_what_its_coordinator_has_committed(void **state)
 {
   (void)state;
@@ -87,6 +108,7 @@ static void a_member_serves_what_its_coordinator_has_committed(void **state)
     char version[16];
     (void)snprintf(version, sizeof version, "v%d", value);
     api_push_to(f.coordinator, &f.w, value, version);
+    never_older(&f, value);
     api_await(&f.w, &f.w.commits, (unsigned)value); /* the member's own event */
     assert_string_equal(f.w.version, version);
     for (uint32_t rank = 0; rank < API_WORKERS; rank++) {

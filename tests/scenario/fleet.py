@@ -57,6 +57,21 @@ def test_every_watcher_hears_of_it():
                  [("weights", "a", f.coordinator.status()["digest"])], "the event")
 
 
+def test_no_member_gives_anything_older_than_what_was_answered():
+    with folder() as d, Fleet(d) as f:
+        files = [f.file(seed) for seed in "ab"]
+        for i in range(40):
+            version = f"v{i}"
+            f.coordinator.push(files[i % 2], version)
+            for k in range(2):  # right after the 200, the other one first each other time
+                m = f.members[(i + k) % 2]
+                path = ("/weight_info", "/weight_status")[i // 2 % 2]
+                r = m.get(path)
+                same((r.status, r.json["version" if "status" in path else "weight_version"]), (200, version),
+                     f"{path} of a member after the coordinator's answer")
+        f.agree("v39", model("b"))
+
+
 def test_stock_trainers_lifecycle_is_unchanged():
     with folder() as d, Fleet(d) as f:
         c = f.coordinator

@@ -23,6 +23,7 @@ extern const weft_actor_class fleet_clock_class;  /* no args */
 /* Their args: a pointer to the world (super) or to the engine that they belong to. */
 extern const weft_actor_class fleet_journal_class, fleet_link_class; /* fleet_link.c */
 extern const weft_actor_class fleet_super_class, fleet_keeper_class;
+extern const weft_actor_class fleet_probe_class; /* fleet_probe.c; the world */
 
 uint64_t fleet_hash(const void *data, size_t len);
 /* An engine crashes when this step is over. */

@@ -111,6 +111,10 @@ static void on_visible(void *arg, const wefti_visible *v)
     fleet_break(w, "I4: engine %u shows change %d after %d", e->index, age, e->shown_age);
   }
   e->shown_age = age != 0 ? age : e->shown_age;
+  e->ages[v->sequence % FLEET_SHOWN_MAX].sequence = v->sequence;
+  e->ages[v->sequence % FLEET_SHOWN_MAX].age = e->shown_age;
+  w->told = e->shown_age > w->told ? e->shown_age : w->told;
+  w->probe = true;
   e->visible = *v;
   (void)snprintf(e->version, sizeof e->version, "%s", v->version);
   e->visible.version = e->version;
@@ -120,6 +124,7 @@ static void on_visible(void *arg, const wefti_visible *v)
 static void on_upstream(void *arg, const wefti_upstream *u)
 {
   fleet_engine *e = arg;
+  e->w->probe = e->w->probe || u->unshown != e->upstream.unshown;
   e->upstream = *u;
 }
 
@@ -283,8 +288,15 @@ void fleet_release_journal(fleet_world *w, unsigned engine)
   (void)weft_sim_send(w->sim, w->engines[engine].journal_actor, &go.h);
 }
 
-static void reap(fleet_world *w)
+static void after_step(fleet_world *w)
 {
+  if (w->probe) {
+    const weft_client_gone now = { .h.type = WEFT_MSG_CLIENT_GONE };
+    w->probe = false;
+    if (weft_sim_send(w->sim, w->prober, &now.h) != WEFT_OK) {
+      fleet_break(w, "readers cannot be told");
+    }
+  }
   while (w->kill_count > 0) {
     fleet_crash(w, (unsigned)w->kill[--w->kill_count]);
   }
@@ -305,10 +317,10 @@ void fleet_run(fleet_world *w, uint64_t for_ms)
   const uint64_t until = weft_sim_now_ms(w->sim) + for_ms;
   while (!w->broken && weft_sim_now_ms(w->sim) < until) {
     while (!w->broken && weft_sim_step(w->sim)) {
-      reap(w);
+      after_step(w);
     }
     weft_sim_run(w->sim, weft_sim_now_ms(w->sim) + 1);
-    reap(w);
+    after_step(w);
   }
 }
 
@@ -324,8 +336,10 @@ void fleet_start(fleet_world *w, const fleet_opts *opts)
                              .arg = w,
                              .trace = opts->trace };
   weft_actor_id clock;
+  fleet_world *self = w;
   if (weft_sim_create(&so, &w->sim) != WEFT_OK ||
-      weft_sim_spawn(w->sim, &fleet_clock_class, NULL, NULL, &clock) != WEFT_OK) {
+      weft_sim_spawn(w->sim, &fleet_clock_class, NULL, NULL, &clock) != WEFT_OK ||
+      weft_sim_spawn(w->sim, &fleet_probe_class, &self, NULL, &w->prober) != WEFT_OK) {
     fleet_break(w, "no simulator");
     return;
   }

@@ -21,7 +21,8 @@ enum {
   FLEET_RANKS_MAX = 2,
   FLEET_CLIENTS = 3,
   FLEET_RECORDS_MAX = 512,
-  FLEET_CHANGES_MAX = 256
+  FLEET_CHANGES_MAX = 256,
+  FLEET_SHOWN_MAX = 64
 };
 
 struct fleet_world;
@@ -65,6 +66,11 @@ typedef struct fleet_engine {
   unsigned shown;          /* times */
   int shown_age;           /* which of the fleet's changes it showed last */
   uint64_t first_sequence; /* that this life may give out */
+  /* What it showed under its numbers, in all lives; by number modulo. */
+  struct {
+    uint64_t sequence;
+    int age;
+  } ages[FLEET_SHOWN_MAX];
   wefti_upstream upstream; /* as on_upstream said last */
   /* The link to it. */
   bool cut;                            /* nothing passes, nobody is told */
@@ -95,6 +101,10 @@ typedef struct fleet_world {
   /* What has been visible, in order, over all lives of the coordinator. */
   uint64_t changes[FLEET_CHANGES_MAX];
   unsigned change_count;
+  int told; /* the newest of them that anybody has shown */
+  weft_actor_id prober;
+  bool probe;       /* readers ask all engines after this step */
+  unsigned probed;  /* answers they got */
   uint64_t kill[8]; /* engines to be crashed after this step */
   unsigned kill_count;
   uint32_t no_rejoin; /* bit per replica: its link is not set up anew */

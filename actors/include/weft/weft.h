@@ -282,9 +282,10 @@ typedef struct weft_pinned { /* valid until unpinned */
 /* Any thread; with worker threads wait-free.  weights_sequence 0 = what is visible now.
  * The first pin of a worker process's snapshot reads its table of tensors (about 0.1 us
  * for each), later ones do not.
- * Errors: NOT_YET (not committed, or nothing is), GONE (no longer held), UNAVAIL (the
- * worker is down or may not serve now), INVAL (rank), UNSUPPORTED (a worker whose memory
- * is not reachable from this process); why may be NULL. */
+ * Errors: NOT_YET (not committed, or nothing is, or not known yet: a fleet's member has a
+ * change and will hear whether it is visible; try again), GONE (no longer held), UNAVAIL
+ * (the worker is down or may not serve now), INVAL (rank), UNSUPPORTED (a worker whose
+ * memory is not reachable from this process); why may be NULL. */
 WEFT_API weft_err weft_pin(weft_engine *engine, uint32_t rank, uint64_t weights_sequence,
                            weft_pinned *out, weft_why *why) WEFT_MUST_USE;
 WEFT_API void weft_unpin(weft_pinned *pinned);

@@ -169,6 +169,20 @@ FLEET_MUTATIONS = [
         (ENGINE + "upstream.c", "  if (up->seen >= up->next_sequence) {", "  {"),
         (ENGINE + "upstream.c", "  } else {\n    engine_event_status(ctx, e);\n  }\n}",
          "  }\n}")]),
+    ("reads-not-held", "a replica that has a change answers reads before it knows that it is "
+     "visible", [
+        (ENGINE + "hold.c", "  return engine_upstream_unshown(e) &&",
+         "  return engine_upstream_unshown(e) && e->world == 0 &&")]),
+    ("held-for-ever", "reads that wait for the coordinator's word have no end of their own", [
+        (ENGINE + "hold.c", "  if (held->timer != timer || held->count == 0) {",
+         "  if (held->timer != timer || timer != 0) {")]),
+    ("older-told-to-all", "a heartbeat that says that a change is not visible yet lets go of reads "
+     "that began after it was made", [
+        (ENGINE + "grant.c", "    engine_hold_not_shown(ctx, e, m->echo_ns);",
+         "    engine_hold_not_shown(ctx, e, UINT64_MAX);")]),
+    ("older-than-before", "a replica that was behind before a change tells what it had then", [
+        (ENGINE + "grant.c", "  if (m->visible != 0 && m->visible == up->before &&",
+         "  if (m->visible != 0 && m->visible < up->next_sequence &&")]),
     ("vote-taken-back", "a replica that is cut off aborts what it has voted for", [
         (ENGINE + "grant.c", "  if (e->session.upstream && open && s != WEFTI_PREPARED) {",
          "  if (e->session.upstream && open) {")]),
