@@ -138,6 +138,9 @@ weft_gpu_source *check_source(const check *c, bool nccl, bool dense)
 {
   weft_why why = { 0 };
   weft_gpu_source *s = NULL;
+  if (c->st == NULL) {
+    check_die(c, "nothing was written to be sent", &why);
+  }
   const weft_gpu_source_opts opts = { .size = sizeof opts,
                                       .device = &c->device,
                                       .nccl = nccl };
@@ -161,7 +164,7 @@ void receiver_open(receiver *r, const check *c, const weft_transfer_ops *ops)
                                     .allow_ipc_pickle = true };
   const weft_memory_cuda_opts memory = { .size = sizeof memory, .device = c->device };
   *r = (receiver){ .c = c, .ops = ops };
-  if (ops->open(&opts, &r->state, &why) != WEFT_OK ||
+  if (c->st == NULL || ops->open(&opts, &r->state, &why) != WEFT_OK ||
       weft_memory_cuda_create(&memory, &r->memory, &why) != WEFT_OK) {
     check_die(c, "the receiving side", &why);
   }

@@ -31,6 +31,8 @@ __attribute__((visibility("default"))) int fsync(int fd)
   return real("fsync", fd);
 }
 
+/* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): libc's is reserved
+ */
 __attribute__((visibility("default"))) int fdatasync(int fd)
 {
   hang();
