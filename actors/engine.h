@@ -60,7 +60,7 @@ const char *engine_set_name(engine_which which); /* "main", "draft" */
 /* The set is visible, but not with every rank that would have to keep it. */
 bool engine_set_is_lost(const engine *e, engine_which which);
 /* A rank is about to get its weights again without a push. */
-bool engine_sets_come_back(const engine *e);
+bool engine_sets_come_back(weft_ctx *ctx, const engine *e);
 bool engine_set_is_live(const engine *e, weft_str name); /* is it visible? */
 /* After a FINISH that all have answered: is each set the same on every rank?  A rank that
  * has lost its weights cannot know which tensors did not come.  false after the session

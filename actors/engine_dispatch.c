@@ -113,7 +113,7 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
 static bool waits_for_sets(weft_ctx *ctx, engine *e, engine_call *call)
 {
   if (!engine_set_is_lost(e, call->draft ? SET_MAIN : SET_DRAFT) ||
-      !engine_sets_come_back(e)) {
+      !engine_sets_come_back(ctx, e)) {
     return false;
   }
   e->start_waits = true;

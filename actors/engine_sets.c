@@ -25,11 +25,12 @@ bool engine_set_is_lost(const engine *e, engine_which which)
   return lost && e->args.draft && e->visible.sets[which].tensors > 0;
 }
 
-bool engine_sets_come_back(const engine *e)
+bool engine_sets_come_back(weft_ctx *ctx, const engine *e)
 {
   for (uint32_t i = 0; i < e->world; i++) {
     const engine_member *m = &e->members[i];
-    const bool fetched = m->lent.incarnation == m->incarnation && m->lent.fetched;
+    const bool fetched = m->lent.incarnation == m->incarnation && m->lent.fetched &&
+                         weft_now_ms(ctx) < m->lent.not_before_ms;
     if (m->state == MEMBER_BEHIND &&
         (fetched || m->reported.phase == WEFT_WORKER_MAPPING)) {
       return true;

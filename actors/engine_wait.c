@@ -40,7 +40,7 @@ void engine_wake_waiting(weft_ctx *ctx, engine *e)
 
 void engine_wait_look(weft_ctx *ctx, engine *e)
 {
-  if (e->start_waits && !engine_sets_come_back(e)) {
+  if (e->start_waits && !engine_sets_come_back(ctx, e)) {
     e->start_waits = false;
     engine_wake_waiting(ctx, e);
   }
@@ -115,7 +115,7 @@ void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
     engine_answer_err(ctx, e, call, WEFT_E_TIMEOUT,
                       "%s: waited in vain for the end of what is under way (%s)",
                       engine_call_name(call->kind),
-                      e->session.state == WEFTI_IDLE && engine_sets_come_back(e)
+                      e->session.state == WEFTI_IDLE && engine_sets_come_back(ctx, e)
                           ? "a rank gets its weights again"
                           : wefti_session_state_name(e->session.state));
   }
