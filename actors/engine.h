@@ -166,6 +166,8 @@ weft_err engine_members_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;
 void engine_on_member_up(weft_ctx *ctx, engine *e, const weft_member_up *up);
 void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *down);
 void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank);
+/* Everybody at once; a replica that is just being asked, right after. */
+void engine_beat_all(weft_ctx *ctx, engine *e);
 bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg);
 void engine_fence(weft_ctx *ctx, engine *e, uint32_t rank, const char *why);
 void engine_fence_due(weft_ctx *ctx, engine *e, uint32_t rank, uint64_t timer);

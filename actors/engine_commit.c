@@ -213,7 +213,7 @@ void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
   }
   engine_event_commit(ctx, e, &previous, label, which);
   if (e->fleet.replicas != NULL) {
-    engine_fleet_beat_all(ctx, e);
+    engine_beat_all(ctx, e);
   }
   engine_upstream_judge(ctx, e);
   if (call != NULL) {

@@ -74,17 +74,6 @@ uint64_t engine_fleet_visible(weft_ctx *ctx, engine *e)
   return engine_fleet_settled(ctx, e) ? e->visible.weights_sequence : 0;
 }
 
-void engine_fleet_beat_all(weft_ctx *ctx, engine *e)
-{
-  for (uint32_t i = 0; i < e->world; i++) {
-    if (e->members[i].beat == 0) {
-      engine_beat(ctx, e, i);
-    } else if (e->fleet.replicas != NULL) {
-      e->fleet.replicas[i].beat_again = true;
-    }
-  }
-}
-
 /* ---- doubts */
 
 static void resolve(weft_ctx *ctx, engine *e, engine_member *m, const weft_w_state *s)

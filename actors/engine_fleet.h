@@ -49,8 +49,6 @@ void engine_fleet_came_in(weft_ctx *ctx, struct engine *e, struct engine_member 
 void engine_fleet_lost(weft_ctx *ctx, struct engine *e, uint32_t rank, const char *why);
 /* m has confirmed the change that is on its way. */
 void engine_fleet_published(struct engine *e, const struct engine_member *m);
-/* Tells everybody at once what is visible now; who is just being told, right after. */
-void engine_fleet_beat_all(weft_ctx *ctx, struct engine *e);
 /* What a heartbeat may call visible; 0 until an earlier life's changes are settled. */
 uint64_t engine_fleet_visible(weft_ctx *ctx, struct engine *e);
 bool engine_fleet_settled(weft_ctx *ctx, const struct engine *e);

@@ -30,16 +30,6 @@ static bool is_behind(const engine *e)
          (up->want_sequence == 0 && up->boot != 0 && held(e)->weights_sequence != 0);
 }
 
-/* Own ranks wait for the next heartbeat otherwise. */
-static void pass_on(weft_ctx *ctx, engine *e)
-{
-  for (uint32_t i = 0; i < e->world; i++) {
-    if (e->members[i].beat == 0) {
-      engine_beat(ctx, e, i);
-    }
-  }
-}
-
 void engine_upstream_judge(weft_ctx *ctx, engine *e)
 {
   engine_upstream *up = &e->up;
@@ -55,7 +45,7 @@ void engine_upstream_judge(weft_ctx *ctx, engine *e)
     up->sequence = 0;
   }
   if (was_behind && !is_behind(e)) {
-    pass_on(ctx, e);
+    engine_beat_all(ctx, e); /* own ranks would wait for the next one */
   }
 }
 
@@ -407,7 +397,7 @@ void engine_upstream_beat(weft_ctx *ctx, engine *e, const weft_w_beat *m)
   if (!had && is_granted(ctx, e)) {
     up->cut = false;
     arm_cut(ctx, e);
-    pass_on(ctx, e);
+    engine_beat_all(ctx, e); /* own ranks would wait for the next one */
     engine_event_status(ctx, e);
   }
 }

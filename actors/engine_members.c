@@ -256,6 +256,17 @@ void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank)
                (uint64_t)e->args.beat_ms * 4);
 }
 
+void engine_beat_all(weft_ctx *ctx, engine *e)
+{
+  for (uint32_t i = 0; i < e->world; i++) {
+    if (e->members[i].beat == 0) {
+      engine_beat(ctx, e, i);
+    } else if (e->fleet.replicas != NULL) {
+      e->fleet.replicas[i].beat_again = true;
+    }
+  }
+}
+
 static void beat_failed(weft_ctx *ctx, engine *e, engine_member *m, const char *why)
 {
   const uint64_t silent = weft_now_ms(ctx) - m->stamp_at_ms;
