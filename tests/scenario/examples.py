@@ -48,8 +48,9 @@ def test_subscriber():
         same([int(x.split()[1]) for x in out.splitlines()], list(range(1, 51)), "each once, in order")
 
 
-def run(python, name, *args):
-    return subprocess.run([python, str(ROOT / "tools/examples" / name), *args], text=True, stdin=subprocess.DEVNULL,
+def run(python, *args):
+    args = [str(ROOT / "tools/examples" / a) if a.endswith(".py") else a for a in args]
+    return subprocess.run([python, *args], text=True, stdin=subprocess.DEVNULL,
                           capture_output=True, timeout=120 * SLOW)
 
 
@@ -60,10 +61,23 @@ def test_gpu_trainers_say_what_they_need():
         same((p.returncode, p.stderr), (0, ""), f"{name} --help")
         check("--server URL" in p.stdout and "weftd --listen" in p.stdout, p.stdout)
         same(run(sys.executable, name, "--nonsense").returncode, 2, f"{name} --nonsense")
-        p = subprocess.run([sys.executable, "-S", str(ROOT / "tools/examples" / name)], text=True,  # no packages
-                           stdin=subprocess.DEVNULL, capture_output=True, timeout=60 * SLOW)
+        p = run(sys.executable, "-S", name)  # no packages
         same((p.returncode, p.stdout), (1, ""), f"{name} without packages: {p.stderr}")
         check(p.stderr.startswith(f"{name} needs ") and len(p.stderr.splitlines()) == 1, p.stderr)
+
+
+def test_the_plain_ones_say_how_they_are_called():
+    """Also where the package that they need is not installed (-S: no packages)."""
+    for name, package in (("trainer.py", "requests"), ("subscriber.py", "pynng")):
+        p = run(sys.executable, "-S", name, "--help")
+        same((p.returncode, p.stderr), (0, ""), f"{name} --help")
+        check("usage:" in p.stdout and f"tools/examples/{name} http://" in p.stdout, p.stdout)
+        for wrong in (["--nonsense"], ["http://127.0.0.1:1", "many"], ["http://127.0.0.1:1", "1", "2"]):
+            p = run(sys.executable, "-S", name, *wrong)
+            same((p.returncode, p.stdout, len(p.stderr.splitlines())), (2, "", 1), f"{name} {wrong}: {p.stderr}")
+        p = run(sys.executable, "-S", name)
+        same((p.returncode, p.stdout), (1, ""), f"{name} without packages: {p.stderr}")
+        check(p.stderr.startswith(f"{name} needs {package}") and len(p.stderr.splitlines()) == 1, p.stderr)
 
 
 def test_the_page_about_moving_names_what_there_is():

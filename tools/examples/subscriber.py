@@ -7,11 +7,15 @@ nng's pub/sub drops messages in silence when a subscriber is slow.  So: compare 
 with the last one seen, and ask the snapshot socket for what is missing.  When the engine
 was restarted (another `boot_id`), or no longer has what was missed, begin from its status.
 """
+import argparse
 import json
 import sys
 import urllib.request
 
-import pynng
+try:
+    import pynng
+except ImportError:
+    pynng = None  # --help works without it
 
 
 class Watcher:
@@ -65,9 +69,19 @@ class Watcher:
                 yield "commit", e
 
 
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.error = lambda why: p.exit(2, f"subscriber.py: {why}; see subscriber.py --help\n")
+    p.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="the server (default: %(default)s)")
+    p.add_argument("commits", nargs="?", type=int, help="end after so many (default: never)")
+    a = p.parse_args()
+    if pynng is None:
+        sys.exit("subscriber.py needs pynng (pip install pynng)")
+    return a.url, a.commits
+
+
 def main():
-    url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
-    left = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    url, left = arguments()
     for kind, what in Watcher(url).commits():
         print(kind, what["sequence"], what["version"], what.get("digest"), flush=True)
         if kind == "commit" and left is not None:

@@ -8,6 +8,7 @@ Each step writes a checkpoint, pushes it, and collects rollouts meanwhile, as an
 asynchronous trainer does.  A rollout is tagged with the version that /weight_info showed
 when it began; when the trainer takes it up, it sees how many versions old it is.
 """
+import argparse
 import json
 import os
 import random
@@ -17,7 +18,10 @@ import tempfile
 import threading
 import time
 
-import requests
+try:
+    import requests
+except ImportError:
+    requests = None  # --help works without it
 
 
 class Weft:
@@ -74,9 +78,19 @@ def collect_rollouts(url, rollouts, stop):
         rollouts.append({"version": tag, "text": "..."})
 
 
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.error = lambda why: p.exit(2, f"trainer.py: {why}; see trainer.py --help\n")
+    p.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="the server (default: %(default)s)")
+    p.add_argument("steps", nargs="?", type=int, default=5, help="how many pushes (default: %(default)s)")
+    a = p.parse_args()
+    if requests is None:
+        sys.exit("trainer.py needs requests (apt install python3-requests)")
+    return a.url, a.steps
+
+
 def main():
-    url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
-    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    url, steps = arguments()
     weft = Weft(url)
     weft.call("POST", "/init_weight_transfer_engine", {"init_info": {}})  # takes over what a dead run left
     order = {weft.version(): 0}
