@@ -75,7 +75,7 @@ static const option options[] = {
   { "--version", TEXT, PUSH, AT(version), "V",
     "version string of the new weights; default: it stays as it is" },
   { "--expected-version", TEXT, PUSH, AT(expected), "V",
-    "commit only if this is the current version (else refused)" },
+    "only if this is the current version, before bytes move and at the commit" },
   { "--source", TEXT, PUSH, AT(source), "KIND",
     "file: the workers read FILE themselves (default); tcp: they fetch it from here;\n"
     "nccl: broadcast from this process's GPU, as rank 0; ipc: out of its GPU memory" },

@@ -161,6 +161,51 @@ int push_post(push *p, const char *path, const char *body)
   return code;
 }
 
+static void say_other_version(const push *p, const char *visible)
+{
+  char text[2048 + 128];
+  snprintf(text, sizeof text,
+           "expected_version '%.1024s' does not match the visible '%.1024s'; nothing was "
+           "changed",
+           p->opts->expected, visible);
+  if (p->opts->json) {
+    weft_json_writer w;
+    char *json = NULL;
+    size_t len = 0;
+    weft_jw_init(&w);
+    weft_jw_object(&w, NULL);
+    weft_jw_object(&w, "error");
+    weft_jw_str(&w, "message", text);
+    weft_jw_str(&w, "outcome", "not_committed");
+    weft_jw_end(&w);
+    weft_jw_end(&w);
+    if (weft_jw_take(&w, &json, &len) == WEFT_OK) {
+      cli_print_json(json, len);
+      free(json);
+    }
+  }
+  cli_warn("push: %s", text);
+}
+
+/* Before any byte moves for nothing; what counts is the server's own look, at finish. */
+static int check_expected(push *p)
+{
+  cli_reply reply;
+  weft_json *tree = NULL;
+  int code = cli_get_json(p->opts, p->http, "/weight_info", &reply, &tree);
+  if (code != CLI_DONE) {
+    return code;
+  }
+  const char *const visible = weft_json_str(weft_json_get(tree, "weight_version"));
+  if (visible != NULL && strcmp(visible, p->opts->expected) != 0) {
+    say_other_version(p, visible);
+    code = CLI_REFUSED;
+  }
+  weft_json_free(tree);
+  cli_reply_fini(&reply);
+  return code;
+}
+
 static int start(push *p)
 {
   cli_reply reply;
@@ -340,7 +385,10 @@ static int push_all(push *p, char *const *paths)
 {
   const double t0 = cli_now_s();
   const bool tcp = strcmp(p->opts->source, "tcp") == 0;
-  int code = push_is_gpu(p->opts) ? push_gpu_open(p, paths) : CLI_DONE;
+  int code = p->opts->expected != NULL ? check_expected(p) : CLI_DONE;
+  if (code == CLI_DONE && push_is_gpu(p->opts)) {
+    code = push_gpu_open(p, paths);
+  }
   if (code == CLI_DONE) {
     code = start(p);
   }

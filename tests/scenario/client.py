@@ -78,10 +78,12 @@ def test_refused():
         p = weft("push", "--take-over", "--version", "mine", f, server=w.url)
         same(p.returncode, 0, f"push --take-over: {p.stderr}")
         same(w.version(), "mine", "version")
-        p = weft("push", "--expected-version", "theirs", "--version", "x", f, server=w.url)
+        seen = w.status()["calls"]
+        p = weft("push", "--json", "--expected-version", "theirs", "--version", "x", f, server=w.url)
         same(p.returncode, 1, f"push with a wrong --expected-version: {p.stderr}")
-        same(w.status()["session"], None, "its session was ended")
-        same(w.version(), "mine", "version")
+        text = "expected_version 'theirs' does not match the visible 'mine'; nothing was changed"
+        same((p.stderr, json.loads(p.stdout)["error"]["message"]), (f"weft: push: {text}\n", text), "what it says")
+        same((w.status()["session"], w.version(), w.status()["calls"]), (None, "mine", seen), "nothing was called")
         bad = d / "bad"
         bad.write_bytes((d / "a").read_bytes()[:-1])
         p = weft("push", "--json", "--version", "x", bad, server=w.url)
