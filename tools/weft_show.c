@@ -40,8 +40,38 @@ static int info_tensors(const cli_opts *opts, cli_http *http)
   return CLI_DONE;
 }
 
+/* The draft model's set, where there is one; in JSON null where there is none. */
+static void draft_json(weft_json_writer *w, const weft_json *draft)
+{
+  if (weft_json_kind_of(draft) != WEFT_JSON_OBJECT) {
+    weft_jw_null(w, "draft");
+    return;
+  }
+  weft_jw_object(w, "draft");
+  weft_jw_str(w, "digest", weft_json_str(weft_json_get(draft, "digest")));
+  weft_jw_u64(w, "tensors", cli_u64(draft, "tensors"));
+  weft_jw_u64(w, "bytes", cli_u64(draft, "bytes"));
+  weft_jw_bool(w, "lost", weft_json_bool(weft_json_get(draft, "lost"), false));
+  weft_jw_end(w);
+}
+
+static void draft_print(const weft_json *draft)
+{
+  char size[32];
+  if (weft_json_kind_of(draft) != WEFT_JSON_OBJECT) {
+    return;
+  }
+  printf("draft    %llu tensors, %s on each worker, %s%s\n",
+         (unsigned long long)cli_u64(draft, "tensors"),
+         cli_bytes(cli_u64(draft, "bytes"), size, sizeof size),
+         cli_str(draft, "digest", "no digest"),
+         weft_json_bool(weft_json_get(draft, "lost"), false) ? ": lost, push it again"
+                                                             : "");
+}
+
 static void info_print(const cli_opts *opts, const weft_json *status)
 {
+  const weft_json *const draft = weft_json_get(status, "draft");
   char size[32];
   if (opts->json) {
     weft_json_writer w;
@@ -55,6 +85,7 @@ static void info_print(const cli_opts *opts, const weft_json *status)
     weft_jw_str(&w, "digest", weft_json_str(weft_json_get(status, "digest")));
     weft_jw_u64(&w, "tensors", cli_u64(status, "tensors"));
     weft_jw_u64(&w, "bytes", cli_u64(status, "bytes"));
+    draft_json(&w, draft);
     weft_jw_bool(&w, "ready", weft_json_bool(weft_json_get(status, "ready"), false));
     weft_jw_end(&w);
     if (weft_jw_take(&w, &text, &len) == WEFT_OK) {
@@ -72,6 +103,7 @@ static void info_print(const cli_opts *opts, const weft_json *status)
   printf("size     %llu tensors, %s on each worker\n",
          (unsigned long long)cli_u64(status, "tensors"),
          cli_bytes(cli_u64(status, "bytes"), size, sizeof size));
+  draft_print(draft);
 }
 
 int cmd_info(const cli_opts *opts)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 from joined_worker import Worker, waiting_daemon
-from weft_scenario import (BIN, Daemon, check, checksums_of, folder, main, model, same, until, write_safetensors)
+from weft_scenario import (BIN, Daemon, check, checksums_of, folder, main, model, same, until, weft, write_safetensors)
 
 
 def files(d, *seeds):
@@ -335,6 +335,13 @@ def test_weft_push_draft():
                     s = w.status()
                     want = s["draft"] if extra else s
                     same((got["set"], got["digest"]), ("draft" if extra else "main", want["digest"]), "report")
+                d = w.status()["draft"]
+                for command in ("info", "status"):
+                    line = [x for x in weft(command, server=w.url).stdout.splitlines() if x.startswith("draft ")]
+                    check(len(line) == 1 and line[0].endswith(d["digest"]) and f" {d['tensors']} tensors" in line[0],
+                          f"weft {command} shows the draft set: {line}")
+                same(json.loads(weft("info", "--json", server=w.url).stdout)["draft"],
+                     {k: d[k] for k in ("digest", "tensors", "bytes", "lost")}, "weft info --json")
                 holds(w, model("a", 2), model("b", 2), ranks=1)
 
 
