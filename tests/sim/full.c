@@ -37,12 +37,29 @@ full_boot *full_boot_of(full *w, uint64_t id)
 
 /* ---- what comes later */
 
+/* Most milliseconds of a run have nothing to come: they are not to look for it. */
+static uint64_t due_at(full *w, uint64_t after_ms)
+{
+  const uint64_t at = weft_sim_now_ms(w->sim) + after_ms;
+  w->next_due_ms = at < w->next_due_ms ? at : w->next_due_ms;
+  return at;
+}
+
+static bool due(full *w, uint64_t at_ms)
+{
+  if (at_ms <= weft_sim_now_ms(w->sim)) {
+    return true;
+  }
+  w->next_due_ms = at_ms < w->next_due_ms ? at_ms : w->next_due_ms;
+  return false;
+}
+
 void full_later(full *w, uint64_t after_ms, const full_event *event)
 {
   for (unsigned i = 0; i < FULL_EVENTS; i++) {
     if (w->events[i].kind == EV_NONE) {
       w->events[i] = *event;
-      w->events[i].at_ms = weft_sim_now_ms(w->sim) + after_ms;
+      w->events[i].at_ms = due_at(w, after_ms);
       return;
     }
   }
@@ -56,8 +73,8 @@ void full_stray(full *w, const full_process *p, const weft_msg *frame, uint32_t 
     if (f->msg == NULL) {
       *f = (full_lost_frame){ .msg = weft_msg_dup(weft_messages(), frame),
                               .rank = p->rank,
-                              .at_ms = weft_sim_now_ms(w->sim) +
-                                       full_random(w, (uint64_t)within_ms + 1) };
+                              .at_ms =
+                                  due_at(w, full_random(w, (uint64_t)within_ms + 1)) };
       return;
     }
   }
@@ -65,10 +82,9 @@ void full_stray(full *w, const full_process *p, const weft_msg *frame, uint32_t 
 
 static void strays_due(full *w)
 {
-  const uint64_t now = weft_sim_now_ms(w->sim);
   for (unsigned i = 0; i < FULL_STRAYS; i++) {
     full_lost_frame *f = &w->strays[i];
-    if (f->msg == NULL || f->at_ms > now) {
+    if (f->msg == NULL || !due(w, f->at_ms)) {
       continue;
     }
     const full_process *p = full_process_at(w, f->rank);
@@ -135,9 +151,8 @@ static void happen(full *w, const full_event *e)
 
 static void events_due(full *w)
 {
-  const uint64_t now = weft_sim_now_ms(w->sim);
   for (unsigned i = 0; i < FULL_EVENTS; i++) {
-    if (w->events[i].kind != EV_NONE && w->events[i].at_ms <= now && !w->broken) {
+    if (w->events[i].kind != EV_NONE && due(w, w->events[i].at_ms) && !w->broken) {
       const full_event e = w->events[i];
       w->events[i].kind = EV_NONE;
       happen(w, &e);
@@ -173,8 +188,11 @@ void full_run(full *w, uint64_t for_ms)
 {
   const uint64_t until = weft_sim_now_ms(w->sim) + for_ms;
   while (!w->broken && weft_sim_now_ms(w->sim) < until) {
-    events_due(w);
-    strays_due(w);
+    if (w->next_due_ms <= weft_sim_now_ms(w->sim)) {
+      w->next_due_ms = UINT64_MAX;
+      events_due(w);
+      strays_due(w);
+    }
     while (step(w)) {
     }
     if (!weft_sim_alive(w->sim, w->engine)) {

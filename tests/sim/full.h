@@ -213,6 +213,7 @@ struct full {
   full_trouble trouble[FULL_RANKS];
   full_event events[FULL_EVENTS];
   full_lost_frame strays[FULL_STRAYS];
+  uint64_t next_due_ms; /* none of both is due before */
   uint32_t kill_list[16];
   unsigned kill_count;
   full_kept kept[FULL_RANKS][FULL_KEPT]; /* the newest, by any life */
