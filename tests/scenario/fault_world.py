@@ -290,7 +290,12 @@ class World:
         self.enter_recording()
         self.hold()
         self.disk(full=False)
-        until(lambda: self.state() == ("committing", "publish"), "published to one worker", 20)
+        until(lambda: self.state() == ("committing", "publish") and self.serves_new(), "published to one worker", 20)
+
+    def serves_new(self):
+        """The victim has the change and has said so; the holder has not."""
+        sequence = {x["rank"]: x["sequence"] for x in self.w.status()["workers"]}
+        return sequence[VICTIM] > sequence[HOLDER]
 
     def enter_aborting(self):
         self.enter_open()
