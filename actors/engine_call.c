@@ -204,6 +204,7 @@ static bool take_fields(weft_ctx *ctx, engine_call *c, const weft_msg *msg,
     c->kind = m->draft != 0 ? CALL_START_DRAFT : CALL_START;
     *head = HEAD(m);
     c->draft = m->draft != 0;
+    c->restores = m->restores != 0;
   } else if (msg->type == WEFT_MSG_CLIENT_FINISH) {
     const weft_client_finish *m = (const weft_client_finish *)msg;
     c->kind = CALL_FINISH;

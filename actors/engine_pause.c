@@ -36,9 +36,16 @@ void engine_pause_due(weft_ctx *ctx, engine *e, uint64_t timer)
   }
 }
 
+/* A set that this life has not loaded yet has no readers to be paused. */
+static bool has_readers(const engine *e, const engine_call *call)
+{
+  return !call->restores ||
+         e->visible.sets[call->draft ? SET_DRAFT : SET_MAIN].tensors > 0;
+}
+
 bool engine_pause_lets_start(weft_ctx *ctx, engine *e, engine_call *call)
 {
-  if (e->paused) {
+  if (e->paused || !has_readers(e, call)) {
     return true;
   }
   if (e->args.require_pause) {

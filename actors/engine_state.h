@@ -65,7 +65,7 @@ typedef struct engine_call {
   bool answered;        /* in COMMITTING: the client has got "unknown" already */
   bool counted, failed; /* for the metrics */
   weft_buf *info;       /* init, update: client's bytes; compare: baseline */
-  bool draft, strict, clear_cache, commit;
+  bool draft, restores, strict, clear_cache, commit;
   bool has_version, has_expected, has_digest, bad_digest;
   uint64_t digest_hi, digest_lo; /* that the finished set must have */
   uint32_t action;               /* pause, check */

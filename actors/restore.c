@@ -124,7 +124,8 @@ static void begin(weft_ctx *ctx, restore *self)
 {
   /* No init: that would take over a session that somebody has begun this moment. */
   const weft_client_start m = { .h.type = WEFT_MSG_CLIENT_START,
-                                .draft = current(self)->args.draft };
+                                .draft = current(self)->args.draft,
+                                .restores = true };
   say(ctx, self, WEFT_RESTORE_LOADING,
       current(self)->args.draft ? "loads the draft model's last commit's files"
                                 : "loads the last commit's files");

@@ -212,6 +212,27 @@ static void require_pause_refuses_start_and_resume(void **state)
   stop();
 }
 
+static void a_restore_needs_no_pause_while_nothing_is_loaded(void **state)
+{
+  (void)state;
+  const weft_client_start restores = { .h.type = WEFT_MSG_CLIENT_START,
+                                       .restores = true };
+  start(&(world_opts){ .seed = 1, .require_pause = true });
+  for (unsigned i = 0; i < 2; i++) { /* the first try may have failed */
+    expect(world_call(&w, 0, &restores.h, 1000), WEFT_OK);
+    expect(world_call(&w, 0, &(weft_client_abort){ .h.type = WEFT_MSG_CLIENT_ABORT }.h,
+                      10000),
+           WEFT_OK);
+  }
+  expect(world_call(&w, 0, &restores.h, 1000), WEFT_OK);
+  expect(world_update(&w, 0, "{}", 0), WEFT_OK);
+  expect(world_finish(&w, 0, "v", 0), WEFT_OK);
+  const world_answer *a = world_call(&w, 0, &restores.h, 1000);
+  expect(a, WEFT_E_CONFLICT);
+  assert_non_null(strstr(a->message, "--require-pause"));
+  stop();
+}
+
 /* open-r1 #690 */
 static void an_idle_half_hour_between_updates_changes_nothing(void **state)
 {
@@ -272,6 +293,7 @@ int main(void)
     cmocka_unit_test(the_heartbeat_grows_without_anybody_asking),
     cmocka_unit_test(a_pause_is_timed_and_its_lease_makes_unready),
     cmocka_unit_test(require_pause_refuses_start_and_resume),
+    cmocka_unit_test(a_restore_needs_no_pause_while_nothing_is_loaded),
     cmocka_unit_test(an_idle_half_hour_between_updates_changes_nothing),
     cmocka_unit_test(any_version_is_a_label),
     cmocka_unit_test(workers_are_counted_by_state),

@@ -137,8 +137,8 @@ def test_restore_brings_both_sets_back():
             push_draft(w, part)  # a part: the draft set came from two files
             before = w.status()
             crash(w)
-        for _ in range(2):
-            with Daemon("--draft", "--state-dir", state, "--restore") as w:
+        for more in ([], ["--require-pause"]):
+            with Daemon("--draft", "--state-dir", state, "--restore", *more) as w:
                 r = restored(w)
                 same(r["state"], "done", f"{r}")
                 s = w.status()
