@@ -189,6 +189,10 @@ static void dispatch_label(weft_ctx *ctx, engine *e, engine_call *call)
   if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_PREPARED ||
       s == WEFTI_COMMITTING) {
     engine_wait_for_turn(ctx, e, call);
+  } else if (e->inplace.poisoned != 0) {
+    engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                      "%s: no version is live that could be named: %s",
+                      engine_call_name(call->kind), e->inplace.why);
   } else if (!expected_fails(ctx, e, call)) {
     engine_label_begin(ctx, e, call);
   }

@@ -81,6 +81,9 @@ def is_poisoned(w, ranks=(0, 1)):
     w.ok("/pause")
     r = w.post("/resume")
     check(r.status == 409 and "poisoned" in r.body.decode(), f"resume: {r}")
+    r = w.post("/update_weight_version", {"new_version": "of nothing"})
+    check(r.status == 409 and "no version is live" in r.body.decode() and "poisoned" in r.body.decode(), f"label: {r}")
+    same((w.version(), w.status()["sequence"]), ("default", s["sequence"]), "no label is taken")
 
 
 def heals(w, d):

@@ -48,6 +48,9 @@ static history_result result_of(const full_call *c)
   if (c->err == WEFT_E_CONFLICT && c->draft && strstr(c->message, "main model") != NULL) {
     return HISTORY_NOTHING; /* of the sets, not of who has the session */
   }
+  if (c->type == WEFT_MSG_CLIENT_LABEL && strstr(c->message, "no version is live")) {
+    return HISTORY_NOTHING; /* of what is poisoned */
+  }
   if (c->type == WEFT_MSG_CLIENT_START && strstr(c->message, "still hold") != NULL) {
     return HISTORY_FAILED; /* readers were in the way, no other session */
   }
