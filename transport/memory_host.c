@@ -119,7 +119,7 @@ static weft_err add_slab(host_memory *h, uint64_t bytes, weft_why *why)
     return weft_whyf(why, WEFT_E_LIMIT, "host memory: out of slab ids");
   }
   wefti_slab *s = NULL;
-  weft_err err = wefti_memory_room(bytes, why);
+  weft_err err = wefti_memory_room("", bytes, why);
   if (err == WEFT_OK) {
     err = wefti_slab_open(h->last_id + 1, want, &s, why);
   }
@@ -169,7 +169,7 @@ static weft_err back(host_memory *h, wefti_slab *s, uint64_t offset, uint64_t by
     weft_err err = cancelled(h)
                        ? weft_whyf(why, WEFT_E_CANCELLED, "host memory: cancelled")
                    : len < ASK_ROOM ? WEFT_OK
-                                    : wefti_memory_room(len, why);
+                                    : wefti_memory_room("", len, why);
     if (err == WEFT_OK) {
       err = wefti_slab_take(s, g * GRANULE, len, why);
     }

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE /* F_GET_SEALS */
 #include "weft_test.h"
 
-#include "memory_room.h"
 #include "weft/memory.h"
 #include "weft_fail.h"
 
@@ -411,27 +410,6 @@ static void what_the_machine_has_not_is_refused_at_once(void **state)
   weft_memory_destroy(m);
 }
 
-static void rooms_of_meminfo(void **state)
-{
-  (void)state;
-  static const struct {
-    const char *text;
-    uint64_t room;
-  } all[] = {
-    { "MemTotal: 9 kB\nMemFree: 5 kB\nMemAvailable:       7 kB\nSwapFree: 2 kB\n", 9216 },
-    { "MemTotal: 9 kB\nMemAvailable: 7 kB\n", 7168 },
-    { "MemTotal: 9 kB\nMemAvailable: 0 kB\nSwapFree: 0 kB\n", 0 },
-    { "MemTotal: 9 kB\nMemFree: 5 kB\n", UINT64_MAX }, /* before Linux 3.14 */
-    { "MemTotal: 9 kB\nMemAvailable: 7", UINT64_MAX }, /* cut off: 7 or 7000? */
-    { "MemTotal: 9 kB\nMemAvailable: x kB\n", UINT64_MAX },
-    { "MemTotal: 9 kB\nMemAvailable: 99999999999999999999 kB\n", UINT64_MAX },
-    { "", UINT64_MAX },
-  };
-  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-    assert_int_equal(wefti_meminfo_room(all[i].text, strlen(all[i].text)), all[i].room);
-  }
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -442,7 +420,6 @@ int main(void)
     cmocka_unit_test(no_bytes_need_no_memory),
     cmocka_unit_test(limits_are_errors),
     cmocka_unit_test(what_the_machine_has_not_is_refused_at_once),
-    cmocka_unit_test(rooms_of_meminfo),
     cmocka_unit_test(a_cancel_ends_the_taking_of_pages),
     cmocka_unit_test(a_file_size_limit_is_an_error_and_no_signal),
     cmocka_unit_test(a_slab_can_be_mapped_elsewhere_and_not_cut),
