@@ -114,7 +114,8 @@ static weft_err session_job(device_actor *self, const weft_device_run *m,
                                   .rank = m->rank,
                                   .world_size = m->world_size,
                                   .dp_index = m->dp_index,
-                                  .timeout_ms = m->timeout_ms };
+                                  .timeout_ms = m->timeout_ms,
+                                  .draft = s->draft };
   const bool init = m->what == WEFT_TRANSFER_INIT;
   weft_err err;
   if (m->job == WEFT_DEVICE_OPEN) {

@@ -45,8 +45,10 @@ void wefti_nccl_plan_free(wefti_nccl_plan *plan)
   free(plan);
 }
 
+enum { LISTS = 3 }; /* of the keys */
+
 static weft_err known_keys(const wefti_nccl_engine *engine, const weft_json *info,
-                           weft_why *why)
+                           wefti_nccl_plan *p, weft_why *why)
 {
   /* Those behind shapes are of older clients. */
   static const char *const keys[] = { "names",
@@ -61,6 +63,7 @@ static weft_err known_keys(const wefti_nccl_engine *engine, const weft_json *inf
     bool known = false;
     for (const char *const *k = keys; *k != NULL && !known; k++) {
       known = strcmp(*k, weft_json_key(v)) == 0;
+      p->older = p->older || (known && k - keys >= LISTS);
     }
     known = known || (engine->sparse && (strcmp(weft_json_key(v), UPDATES) == 0 ||
                                          strcmp(weft_json_key(v), VERSION) == 0));
@@ -123,12 +126,12 @@ static weft_err fill(const wefti_nccl_engine *engine, const wefti_slicer *slicer
   (void)snprintf(where, sizeof where, INVALID, engine->name);
   weft_err err = wefti_lists_entry(engine->name, p->json, who, &info, why);
   if (err == WEFT_OK) {
-    err = known_keys(engine, info, why);
+    err = known_keys(engine, info, p, why);
   }
   if (err == WEFT_OK) {
     err = wefti_packing_read(info, where, &p->packing, why);
   }
-  if (err == WEFT_OK) {
+  if (err == WEFT_OK && (engine->sparse || weft_json_count(info) > 0)) {
     err = wefti_lists_read(engine->name, weft_json_get(info, "names"),
                            weft_json_get(info, "dtype_names"),
                            weft_json_get(info, "shapes"), &p->lists, why);
@@ -180,6 +183,58 @@ weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine, const wefti_slice
                         .bytes = p->lists.bytes,
                         .patches = p->needs_base,
                         .base_version = p->pub.base_version };
+  *out = p;
+  return WEFT_OK;
+}
+
+/* ---- the same tensors once more */
+
+void wefti_nccl_told_free(wefti_nccl_state *st)
+{
+  for (size_t i = 0; i < sizeof st->told / sizeof st->told[0]; i++) {
+    free(st->told[i].text);
+    st->told[i] = (wefti_nccl_told){ 0 };
+  }
+}
+
+static weft_err remember(const wefti_nccl_state *st, wefti_nccl_told *told,
+                         const char *text, size_t len, weft_why *why)
+{
+  char *copy = malloc(len);
+  if (copy == NULL) {
+    return weft_whyf(why, WEFT_E_NOMEM, "%s backend: no memory", st->engine->backend);
+  }
+  memcpy(copy, text, len);
+  free(told->text);
+  *told = (wefti_nccl_told){ copy, len };
+  return WEFT_OK;
+}
+
+weft_err wefti_nccl_plan_or_last(wefti_nccl_state *st, const char *text, size_t len,
+                                 const weft_transfer_who *who, wefti_nccl_plan **out,
+                                 weft_why *why)
+{
+  wefti_nccl_told *told = &st->told[who->draft ? 1 : 0];
+  wefti_nccl_plan *p = NULL;
+  weft_err err = wefti_nccl_plan_make(st->engine, &st->slicer, &st->packing, text, len,
+                                      who, &p, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  /* Patches differ every time, torch's groups have no such habit, and older clients mean
+   * nothing by nothing. */
+  const bool may = !st->engine->sparse && !st->init.torch;
+  if (may && p->lists.count > 0) {
+    err = remember(st, told, text, len, why);
+  } else if (may && !p->older && told->text != NULL) {
+    wefti_nccl_plan_free(p);
+    return wefti_nccl_plan_make(st->engine, &st->slicer, &st->packing, told->text,
+                                told->len, who, out, why);
+  }
+  if (err != WEFT_OK) {
+    wefti_nccl_plan_free(p);
+    return err;
+  }
   *out = p;
   return WEFT_OK;
 }

@@ -83,18 +83,26 @@ typedef struct wefti_nccl_plan {
   uint64_t patch_bytes;   /* of all */
   bool needs_base;
   bool received; /* or tried to */
+  bool older;    /* update_info has keys that newer clients do not send */
 } wefti_nccl_plan;
+
+/* An update_info that listed tensors. */
+typedef struct wefti_nccl_told {
+  char *text; /* [len]; NULL = none since the last init */
+  size_t len;
+} wefti_nccl_told;
 
 typedef struct wefti_nccl_state {
   const wefti_nccl_engine *engine;
   wefti_slicer slicer;
   wefti_gpu gpu;
   wefti_group group;
-  wefti_packing packing; /* of the last init */
-  weft_why lost;         /* why there is no communicator any more; err WEFT_OK = never
-                            was one */
-  bool later;            /* the communicator is made by the first receive, from */
-  wefti_nccl_init init;  /* the last init */
+  wefti_packing packing;   /* of the last init */
+  weft_why lost;           /* why there is no communicator any more; err WEFT_OK = never
+                              was one */
+  bool later;              /* the communicator is made by the first receive, from */
+  wefti_nccl_init init;    /* the last init */
+  wefti_nccl_told told[2]; /* last, for the main and for the draft model */
   wefti_stream lanes[WEFTI_LANES_MAX];
   wefti_event arrived[WEFTI_LANES_MAX];
   void *scratch[WEFTI_LANES_MAX];
@@ -129,6 +137,13 @@ weft_err wefti_nccl_plan_make(const wefti_nccl_engine *engine, const wefti_slice
                               const weft_transfer_who *who, wefti_nccl_plan **out,
                               weft_why *why) WEFT_MUST_USE;
 void wefti_nccl_plan_free(wefti_nccl_plan *plan); /* NULL is a no-op */
+
+/* As plan_make; one that lists nothing is the last one that listed something, as vLLM's
+ * trainer means it that sends the same tensors once more. */
+weft_err wefti_nccl_plan_or_last(wefti_nccl_state *st, const char *text, size_t len,
+                                 const weft_transfer_who *who, wefti_nccl_plan **out,
+                                 weft_why *why) WEFT_MUST_USE;
+void wefti_nccl_told_free(wefti_nccl_state *st);
 
 /* Buffers, streams and events for plan. */
 weft_err wefti_lanes_ready(wefti_nccl_state *st, const wefti_nccl_plan *plan,

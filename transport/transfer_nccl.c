@@ -31,6 +31,7 @@ static void nccl_close(void *state)
   if (gone) {
     wefti_gpu_close(&st->gpu);
   }
+  wefti_nccl_told_free(st);
   free(st);
 }
 
@@ -209,6 +210,7 @@ static weft_err nccl_init(void *state, const char *init_info, size_t len,
     return weft_whyf(why, err, "%s", inner.text);
   }
   st->packing = init.packing;
+  wefti_nccl_told_free(st);
   st->lost = (weft_why){ 0 };
   return WEFT_OK;
 }
@@ -237,8 +239,7 @@ static weft_err nccl_accept(void *state, const char *update_info, size_t len,
   if (err != WEFT_OK) {
     return err;
   }
-  err = wefti_nccl_plan_make(st->engine, &st->slicer, &st->packing, update_info, len, who,
-                             &p, &inner);
+  err = wefti_nccl_plan_or_last(st, update_info, len, who, &p, &inner);
   if (err == WEFT_OK) {
     err = p->patches != NULL ? wefti_sparse_ready(st, p, &inner)
                              : wefti_lanes_ready(st, p, &inner);

@@ -311,16 +311,18 @@ class Trainer:
 
     def update(self, tensors, send=None, info=None, query=""):
         """send: what goes over NCCL when that is not what was announced."""
+        begins = bool(self.publish and (tensors or info))
+
         def work():
-            if self.publish and (tensors or info):
+            if begins:
                 self.make_group()
             self.group.use()
             if self.packed is None:
                 send_unpacked(self.group, tensors if send is None else send)
             else:
                 send_packed(self.group, tensors if send is None else send, self.packed)
-        return self.beside("update_weights", {"update_info": info or update_info(tensors)},
-                           query, work)
+        info = update_info(tensors) if info is None else info
+        return self.beside("update_weights", {"update_info": info}, query, work)
 
     def patch(self, patches, info=None, query="", **more):
         def work():

@@ -61,6 +61,23 @@ def test_packed_and_a_new_group():
         t.close()
 
 
+def test_the_same_again():
+    """An update that lists nothing: as before; before there was one, nothing."""
+    with daemon(env={"WEFT_FAKE_NCCL_LAUNCH_US": "1000"}) as w:
+        t = trainer(w)
+        fine(t.init(packed=9000))
+        fine(t.start())
+        fine(t.update({}))
+        fine(t.update(model("a")))
+        w.ok("/finish_weight_update", {"weight_version": "one"})
+        for seed, nothing in (("b", update_info({})), ("c", {})):
+            fine(t.start())
+            fine(t.update(model(seed), info=nothing))
+            w.ok("/finish_weight_update", {"weight_version": seed})
+            check(holds(w, model(seed)), "every worker holds what was sent")
+        t.close()
+
+
 def test_pieces_and_unchanged_tensors():
     with daemon(env={"WEFT_FAKE_STREAM_DELAY_US": "1000", "WEFT_FAKE_NCCL_LAUNCH_US": "1000"}) as w:
         t = trainer(w)
@@ -70,7 +87,6 @@ def test_pieces_and_unchanged_tensors():
         names = list(first)
         changed = model("b")
         fine(t.start())
-        fine(t.update({}))
         fine(t.update({names[0]: changed[names[0]]}))
         fine(t.update({n: changed[n] for n in names[2:4]}))
         w.ok("/finish_weight_update", {"weight_version": "pieces"})

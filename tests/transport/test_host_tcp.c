@@ -261,12 +261,24 @@ static void strangers_are_turned_away(void **state)
     weft_transfer_who who;
     const char *says;
   } rows[] = {
-    { "a-token-of-some-lengti", sizes, COUNT, { 9, 0, 1, 0, 0 }, "refused: wrong token" },
-    { "short", sizes, COUNT, { 9, 0, 1, 0, 0 }, "refused: wrong token" },
-    { token, sizes, COUNT, { 8, 0, 1, 0, 0 }, "refused: wrong epoch" },
-    { token, other, 1, { 9, 0, 1, 0, 0 }, "refused: other tensors" },
-    { token, sizes, COUNT, { 9, 1, 1, 0, 0 }, "refused: wrong rank" },
-    { token, sizes, COUNT, { 9, 0, 2, 0, 0 }, "refused: wrong rank or world size" },
+    { "a-token-of-some-lengti",
+      sizes,
+      COUNT,
+      { .epoch = 9, .world_size = 1 },
+      "refused: wrong token" },
+    { "short", sizes, COUNT, { .epoch = 9, .world_size = 1 }, "refused: wrong token" },
+    { token, sizes, COUNT, { .epoch = 8, .world_size = 1 }, "refused: wrong epoch" },
+    { token, other, 1, { .epoch = 9, .world_size = 1 }, "refused: other tensors" },
+    { token,
+      sizes,
+      COUNT,
+      { .epoch = 9, .rank = 1, .world_size = 1 },
+      "refused: wrong rank" },
+    { token,
+      sizes,
+      COUNT,
+      { .epoch = 9, .world_size = 2 },
+      "refused: wrong rank or world size" },
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     worker k = { .info = info_for(weft_host_sender_address(t->sender), rows[i].with,

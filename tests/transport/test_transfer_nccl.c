@@ -132,12 +132,12 @@ static void send_these(world *w, const uint64_t *sizes, size_t count, uint64_t p
   w->t.warm_only = false;
 }
 
-/* One update, with all bytes checked. */
-static void update(world *w, const uint64_t *sizes, size_t count, uint64_t packed,
-                   unsigned seed, const char *more)
+/* One update that text announces, with all bytes checked. */
+static void update_by(world *w, const char *text, const uint64_t *sizes, size_t count,
+                      uint64_t packed, unsigned seed)
 {
-  char *text = update_of(sizes, count, more);
   weft_plan *plan = accept_text(w, text);
+  assert_int_equal(plan->count, count);
   gpu_buffers b = gpu_buffers_make(w->memory, plan);
   uint64_t last = 0;
   weft_why why = { 0 };
@@ -152,6 +152,13 @@ static void update(world *w, const uint64_t *sizes, size_t count, uint64_t packe
   gpu_buffers_check(&b, plan, seed);
   gpu_buffers_free(&b);
   weft_transfer_nccl()->abandon(w->backend, plan);
+}
+
+static void update(world *w, const uint64_t *sizes, size_t count, uint64_t packed,
+                   unsigned seed, const char *more)
+{
+  char *text = update_of(sizes, count, more);
+  update_by(w, text, sizes, count, packed, seed);
   free(text);
 }
 
@@ -166,9 +173,9 @@ static void tensors_arrive_one_by_one(void **state)
     many[i] = i * 31;
   }
   meet(w, "");
+  update(w, NULL, 0, UINT64_MAX, 3, "");
   update(w, mixed, MIXED, UINT64_MAX, 1, "");
   update(w, many, 60, UINT64_MAX, 2, "");
-  update(w, NULL, 0, UINT64_MAX, 3, "");
   update(w, mixed, MIXED, UINT64_MAX, 4, ",\"is_checkpoint_format\":true");
 }
 
@@ -178,9 +185,9 @@ static void packed_tensors_arrive(void **state)
   /* 100 fills the buffer exactly and does not end it; 1 more does. */
   static const uint64_t edges[] = { 60, 40, 1, 99, 1, 250, 0, 100, 0, 3 };
   meet(w, ",\"packed\":true,\"packed_buffer_size_bytes\":100,\"packed_num_buffers\":3");
+  update(w, NULL, 0, 100, 3, "");
   update(w, edges, sizeof edges / sizeof *edges, 100, 1, "");
   update(w, mixed, MIXED, 100, 2, "");
-  update(w, NULL, 0, 100, 3, "");
   static const uint64_t empty[] = { 0, 0 };
   update(w, empty, 2, 100, 4, "");
   /* What update_info says counts, as older clients do it. */
@@ -189,6 +196,39 @@ static void packed_tensors_arrive(void **state)
       w, mixed, MIXED, 5 << 20, 6,
       ",\"packed\":true,\"packed_buffer_size_bytes\":5242880,\"packed_num_buffers\":1");
   update(w, edges, sizeof edges / sizeof *edges, 0, 7, ",\"packed_buffer_size_bytes\":0");
+}
+
+/* vLLM's trainer tells names, dtypes and shapes once, as long as they stay the same. */
+static void an_update_of_nothing_is_the_last_one_again(void **state)
+{
+  static const char nothing[] = "{\"names\":[],\"dtype_names\":[],\"shapes\":[]}";
+  static const char older[] =
+      "{\"names\":[],\"dtype_names\":[],\"shapes\":[],\"packed\":true}";
+  static const char draft_one[] =
+      "{\"names\":[\"d\"],\"dtype_names\":[\"uint8\"],\"shapes\":[[3]]}";
+  world *w = *state;
+  weft_transfer_who draft = alone;
+  weft_plan *plan = NULL;
+  draft.draft = true;
+  meet(w, ",\"packed\":true,\"packed_buffer_size_bytes\":5000");
+  update_by(w, nothing, NULL, 0, 5000, 1);
+  update(w, mixed, MIXED, 5000, 2, "");
+  update_by(w, nothing, mixed, MIXED, 5000, 3);
+  update_by(w, "{}", mixed, MIXED, 5000, 4);
+  update_by(w, older, NULL, 0, 5000, 5); /* means what it says */
+  /* Each model has its own. */
+  assert_ok(weft_transfer_nccl()->accept(w->backend, nothing, strlen(nothing), &draft,
+                                         &plan, NULL));
+  assert_int_equal(plan->count, 0);
+  weft_transfer_nccl()->abandon(w->backend, plan);
+  assert_ok(weft_transfer_nccl()->accept(w->backend, draft_one, strlen(draft_one), &draft,
+                                         &plan, NULL));
+  assert_int_equal(plan->count, 1);
+  weft_transfer_nccl()->abandon(w->backend, plan); /* and the communicator with it */
+  trainer_close(&w->t);
+  trainer_open(&w->t, 2);
+  meet(w, "");
+  update_by(w, nothing, NULL, 0, UINT64_MAX, 6); /* nothing has been told since init */
 }
 
 static void a_slow_device_changes_nothing(void **state)
@@ -610,6 +650,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
     WITH(tensors_arrive_one_by_one),
     WITH(packed_tensors_arrive),
+    WITH(an_update_of_nothing_is_the_last_one_again),
     WITH(a_slow_device_changes_nothing),
     WITH(a_new_init_replaces_the_group),
     WITH(two_workers_on_one_gpu_are_told),

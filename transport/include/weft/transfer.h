@@ -75,6 +75,7 @@ typedef struct weft_transfer_who {
   unsigned rank, world_size;
   unsigned dp_index;   /* data-parallel replica */
   uint32_t timeout_ms; /* of init, 0 = the backend's own limit */
+  bool draft;          /* the session writes the draft model's set */
 } weft_transfer_who;
 
 /* Called on the thread that called receive, at least every 50 ms while bytes move or are
