@@ -2,6 +2,7 @@
 #include "attend.h"
 #include "engine_core.h"
 #include "inviter.h"
+#include "leader.h"
 #include "weft/door.h"
 #include "weight_slots.h"
 
@@ -15,7 +16,6 @@
 
 enum {
   REPLICAS_MAX = 256,
-  FORMER_MAX = 8,
   /* An invitation holds a member for its fleet so long: three that were not heard. */
   BOUND_MS = 10000
 };
@@ -30,10 +30,8 @@ struct wefti_fleet {
   weft_invitation last; /* the newest that was followed; boot 0: none */
   uint64_t last_ms;     /* loop time of it */
   char adopted[sizeof((weft_invitation *)0)->fleet];
-  uint32_t rank; /* as adopted */
-  uint64_t boot; /* of the coordinator that adopted us; 0: none */
-  uint64_t former[FORMER_MAX];
-  unsigned former_count;
+  uint32_t rank;            /* as adopted */
+  wefti_leader coordinator; /* that adopted us */
   bool doubt;
   char refused[sizeof((weft_invitation *)0)->fleet]; /* told of in the log */
   /* CLOCK_BOOTTIME until which readers may be served; read by any thread that pins.  It
@@ -177,18 +175,6 @@ static weft_err refuse_other(wefti_fleet *f, const char *bound,
   return weft_whyf(why, line.err, "%s", line.text);
 }
 
-/* One that another life of its fleet has followed: two with copies of one state
- * directory. If it were heard, each would take the member from the other for ever. */
-static bool is_former(const wefti_fleet *f, uint64_t boot)
-{
-  for (unsigned i = 0; i < FORMER_MAX && i < f->former_count; i++) {
-    if (f->former[i] == boot) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static weft_err on_invited(void *arg, const weft_invitation *invitation, weft_why *why)
 {
   wefti_fleet *f = arg;
@@ -197,13 +183,15 @@ static weft_err on_invited(void *arg, const weft_invitation *invitation, weft_wh
   if (bound && strcmp(bound, invitation->fleet) != 0) {
     return refuse_other(f, bound, invitation, why);
   }
-  if (is_former(f, invitation->boot)) {
+  /* One that another life of its fleet has followed: two with copies of one state
+   * directory. If it were heard, each would take the member from the other for ever. */
+  if (wefti_leader_is_former(&f->coordinator, invitation->boot)) {
     return weft_whyf(
         why, WEFT_E_STALE,
         "this engine (%s) is replica %" PRIu32
         " of fleet %s, which another coordinator leads by now (boot %016" PRIx64
         " after %016" PRIx64 "): are there two with one state directory?",
-        f->e->engine_id, f->rank, f->adopted, f->boot, invitation->boot);
+        f->e->engine_id, f->rank, f->adopted, f->coordinator.boot, invitation->boot);
   }
   if (bound && f->last.boot == invitation->boot && f->last.rank != invitation->rank) {
     return weft_whyf(why, WEFT_E_EXISTS,
@@ -222,10 +210,7 @@ static weft_err on_invited(void *arg, const weft_invitation *invitation, weft_wh
 static void on_upstream(void *arg, const wefti_upstream *upstream)
 {
   wefti_fleet *f = arg;
-  if (f->boot != 0 && f->boot != upstream->boot) {
-    f->former[f->former_count++ % FORMER_MAX] = f->boot;
-  }
-  f->boot = upstream->boot;
+  wefti_leader_follow(&f->coordinator, upstream->boot);
   (void)snprintf(f->adopted, sizeof f->adopted, "%s", upstream->fleet);
   f->rank = upstream->rank;
   f->doubt = upstream->doubt;

@@ -27,7 +27,8 @@ static bool is_behind(const engine *e)
 {
   const engine_upstream *up = &e->up;
   return up->sequence != up->want_sequence ||
-         (up->want_sequence == 0 && up->boot != 0 && held(e)->weights_sequence != 0);
+         (up->want_sequence == 0 && up->coordinator.boot != 0 &&
+          held(e)->weights_sequence != 0);
 }
 
 void engine_upstream_judge(weft_ctx *ctx, engine *e)
@@ -85,7 +86,7 @@ bool engine_upstream_serves(weft_ctx *ctx, const engine *e, char *reason, size_t
   if (!e->args.member) {
     return true;
   }
-  if (up->boot == 0) {
+  if (up->coordinator.boot == 0) {
     (void)snprintf(reason, cap, "no coordinator has adopted this member of a fleet yet");
   } else if (!is_granted(ctx, e)) {
     (void)snprintf(reason, cap, "cut off from its coordinator, fleet %s", up->fleet);
@@ -159,7 +160,7 @@ void engine_upstream_tell(engine *e)
   if (e->args.on_upstream != NULL) {
     e->args.on_upstream(e->args.on_upstream_arg,
                         &(wefti_upstream){ .fleet = up->fleet,
-                                           .boot = up->boot,
+                                           .boot = up->coordinator.boot,
                                            .rank = up->rank,
                                            .size = up->size,
                                            .until_ns = up->until_ns,
@@ -186,9 +187,10 @@ static uint32_t phase_of(const engine *e)
   return e->up.held ? WEFT_WORKER_ACCEPTED : phases[e->session.state];
 }
 
-static void answer_state(weft_ctx *ctx, const engine *e, const weft_w_beat *q)
+static void answer_state(weft_ctx *ctx, engine *e, const weft_w_beat *q)
 {
-  const engine_upstream *up = &e->up;
+  engine_upstream *up = &e->up;
+  const uint64_t stamp_ns = weft_boottime_ns(ctx);
   const engine_visible *v = held(e);
   const bool doubt = up->vote.given && e->session.state != WEFTI_COMMITTING;
   char reason[256] = "";
@@ -204,13 +206,14 @@ static void answer_state(weft_ctx *ctx, const engine *e, const weft_w_beat *q)
                      .digest_lo = v->digest_lo,
                      .tensors = v->tensors,
                      .bytes = v->bytes,
-                     .stamp_ns = weft_boottime_ns(ctx),
+                     .stamp_ns = stamp_ns,
                      .ranks = e->world,
                      .unready = !ready,
                      .reason = { reason, (uint32_t)strlen(reason) },
                      .version = { v->version, (uint32_t)strlen(v->version) },
                      .doubt_boot = doubt ? up->vote.boot : 0,
-                     .doubt_epoch = doubt ? up->vote.epoch : 0 };
+                     .doubt_epoch = doubt ? up->vote.epoch : 0,
+                     .again = wefti_leader_ask(&up->coordinator, q->boot, stamp_ns) };
   for (uint32_t i = 0; i < e->world; i++) {
     const weft_w_state *r = &e->members[i].reported;
     m.received += r->received;
@@ -222,18 +225,6 @@ static void answer_state(weft_ctx *ctx, const engine *e, const weft_w_beat *q)
 }
 
 /* ---- adoption */
-
-static bool is_former(const engine_upstream *up, uint64_t boot)
-{
-  const unsigned count =
-      up->former_count < ENGINE_FORMER_MAX ? up->former_count : ENGINE_FORMER_MAX;
-  for (unsigned i = 0; i < count; i++) {
-    if (up->former[i] == boot) {
-      return true;
-    }
-  }
-  return false;
-}
 
 /* What the coordinator began here and is not voted for has ended for it. */
 static void end_before_adoption(weft_ctx *ctx, engine *e, bool new_boot, uint64_t epoch)
@@ -304,16 +295,16 @@ static bool may_adopt(weft_ctx *ctx, const engine *e, const engine_ask *ask,
                            "adopted as replica %" PRIu32 " of %" PRIu32
                            " by a fleet whose name has %" PRIu32 " bytes",
                            m->rank, m->world_size, m->fleet.len);
-  } else if (m->boot != up->boot && is_former(up, m->boot)) {
+  } else if (wefti_leader_is_former(&up->coordinator, m->boot)) {
     engine_upstream_refuse(ctx, ask, WEFT_E_STALE,
                            "coordinator boot %" PRIx64 " was followed by %" PRIx64,
-                           m->boot, up->boot);
+                           m->boot, up->coordinator.boot);
   } else if (up->vote.given && !of_vote) {
     engine_upstream_refuse(ctx, ask, WEFT_E_CONFLICT,
                            "in doubt about a change of fleet %s, which decides; or an "
                            "operator, with weft resolve",
                            up->vote.fleet);
-  } else if (up->boot != 0 && !same && is_granted(ctx, e)) {
+  } else if (up->coordinator.boot != 0 && !same && is_granted(ctx, e)) {
     engine_upstream_refuse(ctx, ask, WEFT_E_CONFLICT,
                            "is replica %" PRIu32 " of fleet %s, whose coordinator lives",
                            up->rank, up->fleet);
@@ -331,21 +322,22 @@ void engine_upstream_adopt(weft_ctx *ctx, engine *e, const weft_w_adopt *m)
   if (!may_adopt(ctx, e, &ask, m)) {
     return;
   }
-  const bool new_boot = m->boot != up->boot;
+  if (!wefti_leader_may_lead(&up->coordinator, m->boot, m->echo_ns)) {
+    answer_state(ctx, e, (const weft_w_beat *)m); /* which asks it for a proof */
+    return;
+  }
+  const bool new_boot = m->boot != up->coordinator.boot;
   if (!new_boot && m->op <= up->adopted_op) {
     answer_state(ctx, e, (const weft_w_beat *)m); /* a late copy: same envelope */
     return;
   }
   const bool other = strlen(up->fleet) != m->fleet.len ||
                      memcmp(up->fleet, m->fleet.p, m->fleet.len) != 0;
-  if (new_boot && up->boot != 0) {
-    up->former[up->former_count++ % ENGINE_FORMER_MAX] = up->boot;
-  }
   end_before_adoption(ctx, e, new_boot, m->epoch);
   if (other) {
     new_fleet(ctx, e);
   }
-  up->boot = m->boot;
+  wefti_leader_follow(&up->coordinator, m->boot);
   up->adopted_op = m->op;
   (void)snprintf(up->fleet, sizeof up->fleet, "%.*s", (int)m->fleet.len, m->fleet.p);
   up->want_sequence = m->sequence;
@@ -362,8 +354,8 @@ void engine_upstream_adopt(weft_ctx *ctx, engine *e, const weft_w_adopt *m)
   weft_log(ctx, WEFT_LOG_INFO,
            "adopted as replica %" PRIu32 " of %" PRIu32 " fleet=%s boot=%016" PRIx64
            " sequence=%" PRIu64 " behind=%d doubt=%d",
-           up->rank, up->size, up->fleet, up->boot, up->want_sequence, is_behind(e),
-           up->vote.given);
+           up->rank, up->size, up->fleet, up->coordinator.boot, up->want_sequence,
+           is_behind(e), up->vote.given);
   engine_upstream_tell(e);
   answer_state(ctx, e, (const weft_w_beat *)m);
   engine_event_status(ctx, e);
@@ -442,7 +434,7 @@ bool engine_upstream_forbids(weft_ctx *ctx, engine *e, engine_call *call)
   if (catch_up) {
     return false;
   }
-  if (up->boot == 0) {
+  if (up->coordinator.boot == 0) {
     engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
                       "%s: this engine is a member of a fleet, and no coordinator has "
                       "adopted it yet: call the coordinator",
@@ -465,8 +457,8 @@ void engine_upstream_status(weft_ctx *ctx, weft_json_writer *w, const engine *e)
     return;
   }
   weft_jw_object(w, "fleet");
-  weft_jw_str(w, "id", up->boot == 0 ? NULL : up->fleet);
-  engine_jw_hex64(w, "coordinator_boot_id", up->boot);
+  weft_jw_str(w, "id", up->coordinator.boot == 0 ? NULL : up->fleet);
+  engine_jw_hex64(w, "coordinator_boot_id", up->coordinator.boot);
   weft_jw_u64(w, "replica", up->rank);
   weft_jw_u64(w, "replicas", up->size);
   weft_jw_bool(w, "granted", is_granted(ctx, e));

@@ -337,7 +337,8 @@ void engine_upstream_published(weft_ctx *ctx, engine *e)
     up->want_hi = next->digest_hi;
     up->want_lo = next->digest_lo;
   }
-  up->ended = up->vote.boot == up->boot && up->epoch > up->ended ? up->epoch : up->ended;
+  up->ended = up->vote.boot == up->coordinator.boot && up->epoch > up->ended ? up->epoch
+                                                                             : up->ended;
   up->epoch = 0;
   e->change.published = true;
   engine_vote_over(ctx, e, true);
@@ -369,10 +370,11 @@ static bool of_this_life(weft_ctx *ctx, const engine *e, const engine_ask *ask)
                            ask->incarnation, e->args.boot_id);
     return false;
   }
-  if (ask->type != WEFT_MSG_W_ADOPT && (e->up.boot == 0 || ask->boot != e->up.boot)) {
+  if (ask->type != WEFT_MSG_W_ADOPT &&
+      (e->up.coordinator.boot == 0 || ask->boot != e->up.coordinator.boot)) {
     engine_upstream_refuse(ctx, ask, WEFT_E_STALE,
                            "from coordinator boot %" PRIx64 ", adopted by %" PRIx64,
-                           ask->boot, e->up.boot);
+                           ask->boot, e->up.coordinator.boot);
     return false;
   }
   return true;

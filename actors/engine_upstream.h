@@ -5,13 +5,13 @@
 #define WEFT_ACTORS_ENGINE_UPSTREAM_H
 
 #include "engine_core.h"
+#include "leader.h"
 #include "weft/err.h"
 #include "weft/json.h"
 #include "weft/messages.h"
 
 enum {
-  ENGINE_FLEET_MAX = 128, /* bytes of a fleet's name */
-  ENGINE_FORMER_MAX = 8   /* coordinators' lives that were before this one */
+  ENGINE_FLEET_MAX = 128 /* bytes of a fleet's name */
 };
 
 /* A frame of the coordinator, as far as its answer needs it. */
@@ -63,9 +63,7 @@ typedef struct engine_reads {
 typedef struct engine_upstream {
   char fleet[ENGINE_FLEET_MAX + 1];
   uint32_t rank, size;
-  uint64_t boot; /* the coordinator's life; 0 = adopted by none */
-  uint64_t former[ENGINE_FORMER_MAX];
-  unsigned former_count;
+  wefti_leader coordinator;
   uint64_t adopted_op, session_op; /* newest of this life */
   uint64_t until_ns; /* end of the grant on CLOCK_BOOTTIME; 0 = none so far */
   uint64_t cut_timer;

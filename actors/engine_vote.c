@@ -35,7 +35,7 @@ void engine_vote_begin(weft_ctx *ctx, engine *e)
   const engine_upstream *up = &e->up;
   engine_vote *v = &e->up.vote;
   const engine_call *call = e->call;
-  *v = (engine_vote){ .boot = up->boot,
+  *v = (engine_vote){ .boot = up->coordinator.boot,
                       .epoch = up->epoch,
                       .declared = call->has_version || e->visible.declared };
   engine_set_digest(e, true, &v->digest_hi, &v->digest_lo);

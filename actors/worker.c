@@ -106,35 +106,23 @@ static bool of_this_life(weft_ctx *ctx, const worker *w, const worker_ask *ask)
                   w->rank, ask->incarnation, w->args.incarnation);
     return false;
   }
-  if (ask->type != WEFT_MSG_W_ADOPT && (w->boot == 0 || ask->boot != w->boot)) {
+  if (ask->type != WEFT_MSG_W_ADOPT &&
+      (w->engine.boot == 0 || ask->boot != w->engine.boot)) {
     worker_refuse(ctx, ask, WEFT_E_STALE,
                   "rank %" PRIu32 ": from engine boot %" PRIx64 ", adopted by %" PRIx64,
-                  w->rank, ask->boot, w->boot);
+                  w->rank, ask->boot, w->engine.boot);
     return false;
   }
   return true;
 }
 
-static bool is_former(const worker *w, uint64_t boot)
-{
-  const unsigned count =
-      w->former_count < WORKER_FORMER_MAX ? w->former_count : WORKER_FORMER_MAX;
-  for (unsigned i = 0; i < count; i++) {
-    if (w->former[i] == boot) {
-      return true;
-    }
-  }
-  return false;
-}
-
 /* Another engine, or another life of ours: what it did not publish does not exist. */
 static void new_boot(weft_ctx *ctx, worker *w, uint64_t boot)
 {
-  if (w->boot != 0) {
+  if (w->engine.boot != 0) {
     weft_log(ctx, WEFT_LOG_WARN,
              "new engine boot, everything dropped rank=%" PRIu32 " boot=%" PRIx64,
              w->rank, boot);
-    w->former[w->former_count++ % WORKER_FORMER_MAX] = w->boot;
     wefti_store_forget(w->args.device->store);
     w->pause_epoch = 0;
     w->ended = 0;
@@ -147,9 +135,7 @@ static void new_boot(weft_ctx *ctx, worker *w, uint64_t boot)
       worker_drop(ctx, w, 0);
     }
   }
-  w->boot = boot;
-  w->proof_boot = 0;
-  w->proof_ns = 0;
+  wefti_leader_follow(&w->engine, boot);
 }
 
 /* We were fenced and come back: whatever the engine began with us before has ended for
@@ -165,13 +151,6 @@ static void end_before_adoption(weft_ctx *ctx, worker *w, uint64_t epoch)
   }
 }
 
-/* Boots have no order, and an adoption may arrive when its engine has died and been
- * followed. Whoever can repeat what it was told since the last adoption is alive. */
-static bool lives(const worker *w, const worker_ask *ask, const weft_w_adopt *m)
-{
-  return ask->boot == w->proof_boot && m->echo_ns != 0 && m->echo_ns == w->proof_ns;
-}
-
 static void on_adopt(weft_ctx *ctx, worker *w, const worker_ask *ask,
                      const weft_w_adopt *m)
 {
@@ -181,17 +160,17 @@ static void on_adopt(weft_ctx *ctx, worker *w, const worker_ask *ask,
                   w->args.rank, m->rank, m->world_size);
     return;
   }
-  if (ask->boot != w->boot && is_former(w, ask->boot)) {
+  if (wefti_leader_is_former(&w->engine, ask->boot)) {
     worker_refuse(ctx, ask, WEFT_E_STALE,
                   "rank %" PRIu32 ": engine boot %" PRIx64 " was followed by %" PRIx64,
-                  w->rank, ask->boot, w->boot);
+                  w->rank, ask->boot, w->engine.boot);
     return;
   }
-  if (ask->boot != w->boot && w->boot != 0 && !lives(w, ask, m)) {
+  if (!wefti_leader_may_lead(&w->engine, ask->boot, m->echo_ns)) {
     worker_state(ctx, w, ask); /* which asks it for a proof */
     return;
   }
-  if (ask->boot != w->boot) {
+  if (ask->boot != w->engine.boot) {
     new_boot(ctx, w, ask->boot);
   }
   if (ask->op <= w->adopted_op) {

@@ -58,6 +58,7 @@ void worker_state(weft_ctx *ctx, worker *w, const worker_ask *ask)
   wefti_device *device = w->args.device;
   wefti_store_state st;
   wefti_store_state_get(device->store, &st);
+  const uint64_t stamp_ns = weft_boottime_ns(ctx);
   const weft_w_state m = {
     .h.type = WEFT_MSG_W_STATE,
     ENVELOPE(ask),
@@ -71,16 +72,12 @@ void worker_state(weft_ctx *ctx, worker *w, const worker_ask *ask)
     .expected = atomic_load_explicit(&device->expected, memory_order_relaxed),
     .readers = st.readers,
     .snapshots = st.snapshots,
-    .stamp_ns = weft_boottime_ns(ctx),
+    .stamp_ns = stamp_ns,
     .pid = device->pid,
     .poisoned = st.dirty,
     .device = { device->about, (uint32_t)strlen(device->about) },
-    .again = ask->boot != w->boot,
+    .again = wefti_leader_ask(&w->engine, ask->boot, stamp_ns),
   };
-  if (m.again != 0) {
-    w->proof_boot = ask->boot;
-    w->proof_ns = m.stamp_ns;
-  }
   (void)weft_reply(ctx, ask->back, weft_msg_make(ctx, &m.h));
 }
 

@@ -4,6 +4,7 @@
 #define WEFT_ACTORS_WORKER_PRIV_H
 
 #include "device.h"
+#include "leader.h"
 #include "worker.h"
 
 #include <assert.h>
@@ -14,7 +15,6 @@
 enum {
   WORKER_WAITING_MAX = 8, /* frames kept while a question is worked on */
   WORKER_ABORTS_MAX = 4,  /* askers of one abort */
-  WORKER_FORMER_MAX = 8,  /* engines that were before this one */
   WORKER_RETRY_MS = 20,
   WORKER_TIMER_RETRY = 0, /* tags */
   WORKER_TIMER_RECALL = 1,
@@ -65,13 +65,9 @@ typedef struct worker_fetch {
 
 typedef struct worker {
   wefti_worker_args args;
-  uint64_t boot; /* 0 = not adopted */
-  uint64_t former[WORKER_FORMER_MAX];
-  unsigned former_count;
-  /* The engine that was asked to show that it lives, and what it has to echo for that. */
-  uint64_t proof_boot, proof_ns;
-  uint64_t adopted_op; /* of the newest adoption by boot */
-  uint64_t session_op; /* of boot's newest start, accept, go or finish */
+  wefti_leader engine;
+  uint64_t adopted_op; /* of its newest adoption */
+  uint64_t session_op; /* of its newest start, accept, go or finish */
   uint32_t rank, world_size, dp_index;
 
   weft_worker_phase phase;

@@ -128,6 +128,41 @@ static void an_older_record_of_the_coordinator_gives_its_numbers_again(void **st
   end(&w);
 }
 
+static void a_dead_coordinators_adoption_comes_too_late(void **state)
+{
+  (void)state;
+  begin(&w, &(fleet_opts){ .seed = 1 });
+  push(&w, "{\"a\":1}", "one");
+  fleet_crash(&w, C);
+  fleet_cut(&w, 0, true); /* it hears nothing of the coordinator's next life, … */
+  fleet_restart(&w, C);
+  fleet_run(&w, 500);
+  const uint64_t dead = w.engines[C].boot;
+  assert_int_equal(w.engines[1].upstream.boot, dead);
+  fleet_crash(&w, C);
+  fleet_cut(&w, 0, false);
+  fleet_restart(&w, C);
+  fleet_run(&w, 5000);
+  expect_fleet(&w, "one");
+  for (unsigned i = 0; i < 6; i++) { /* … until this comes */
+    const weft_w_adopt late = { .h.type = WEFT_MSG_W_ADOPT,
+                                .boot = i % 3 == 2 ? w.engines[1].boot : dead,
+                                .incarnation = w.engines[0].boot,
+                                .op = 1 + i,
+                                .world_size = 2,
+                                .fleet = WEFT_STR("fleet"),
+                                .echo_ns = i > 2 ? 1 : 0 };
+    assert_int_equal(weft_sim_send(w.sim, w.engines[0].actor, &late.h), WEFT_OK);
+    fleet_run(&w, 700);
+    assert_int_equal(w.engines[0].upstream.boot, w.engines[C].boot);
+    assert_true(fleet_serves(&w, 0, 0));
+  }
+  push(&w, "{\"a\":2}", "two");
+  fleet_run(&w, 2000);
+  expect_fleet(&w, "two");
+  end(&w);
+}
+
 static void weights_of_another_time_are_served_by_nobody(void **state)
 {
   (void)state;
@@ -220,6 +255,7 @@ int main(void)
     cmocka_unit_test(who_was_told_to_commit_too_early_is_named),
     cmocka_unit_test(who_was_told_what_the_fleet_has_serves_again),
     cmocka_unit_test(an_older_record_of_the_coordinator_gives_its_numbers_again),
+    cmocka_unit_test(a_dead_coordinators_adoption_comes_too_late),
     cmocka_unit_test(weights_of_another_time_are_served_by_nobody),
     cmocka_unit_test(a_resume_that_was_not_heard_is_told_again),
     cmocka_unit_test(a_mixed_fleet_is_not_ready),

@@ -127,7 +127,7 @@ void fleet_journal_crash(fleet_journal *j, bool all)
 
 /* ---- a link: questions go through, unless the test has other plans */
 
-enum { LINK_OPEN_MAX = 64 };
+enum { LINK_OPEN_MAX = 64, LATE_ADOPTION_MS = 8000 };
 
 typedef struct link_self {
   fleet_engine *e;
@@ -196,6 +196,12 @@ static void link_question(weft_ctx *ctx, link_self *s, const weft_msg *msg)
     e->double_question = 0;
     link_pass(ctx, s, msg, (weft_return){ 0 });
   }
+  if (type == WEFT_MSG_W_ADOPT && e->w->late_frames && weft_random(ctx) % 4 == 0) {
+    /* So late that its coordinator may have died. */
+    fleet_stray(e->w, e->index, msg,
+                weft_now_ms(ctx) + weft_random(ctx) % LATE_ADOPTION_MS);
+    return;
+  }
   if (!link_slow(ctx, s, msg, weft_return_of(msg))) {
     link_pass(ctx, s, msg, weft_return_of(msg));
   }
@@ -221,9 +227,14 @@ static void link_late(weft_ctx *ctx, link_self *s, uint64_t i)
 static void link_fini(weft_ctx *ctx, void *self)
 {
   link_self *s = self;
-  (void)ctx;
+  const fleet_engine *e = s->e;
   for (unsigned i = 0; i < LINK_OPEN_MAX; i++) {
-    if (s->late[i].msg != NULL) {
+    const weft_msg *msg = s->late[i].msg;
+    if (msg != NULL && (msg->flags & WEFT_MSG_F_REPLY) == 0 && e->w->late_frames) {
+      fleet_stray(e->w, e->index, msg,
+                  weft_now_ms(ctx) + 1 + weft_random(ctx) % (e->slow_ms + 1));
+    }
+    if (msg != NULL) {
       weft_msg_drop(weft_messages(), s->late[i].msg);
     }
   }

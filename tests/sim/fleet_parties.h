@@ -26,6 +26,10 @@ extern const weft_actor_class fleet_super_class, fleet_keeper_class;
 extern const weft_actor_class fleet_probe_class; /* fleet_probe.c; the world */
 
 uint64_t fleet_hash(const void *data, size_t len);
+/* ---- fleet_stray.c */
+void fleet_stray(fleet_world *w, unsigned replica, const weft_msg *frame, uint64_t at_ms);
+void fleet_strays_due(fleet_world *w);
+void fleet_strays_drop(fleet_world *w);
 /* An engine crashes when this step is over. */
 void fleet_to_kill(fleet_world *w, unsigned engine);
 void fleet_record_free(weft_journal_record *r);

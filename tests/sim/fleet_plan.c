@@ -390,6 +390,7 @@ static void act(run *r, const fleet_action *a)
 
 static void heal(fleet_world *w)
 {
+  w->late_frames = false; /* those that are on their way arrive */
   for (unsigned i = 0; i <= w->replicas; i++) {
     const unsigned index = i == w->replicas ? C : i;
     fleet_engine *e = &w->engines[index];
@@ -520,6 +521,7 @@ bool fleet_plan_run(const fleet_plan *p, const bool *left_out, bool trace, char 
   opts.trace = trace;
   fleet_start(&r->w, &opts);
   r->w.strict = true;
+  r->w.late_frames = true;
   for (unsigned i = 0; i < p->count && !r->w.broken; i++) {
     if (left_out == NULL || !left_out[i]) {
       act(r, &p->actions[i]);

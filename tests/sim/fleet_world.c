@@ -290,6 +290,7 @@ void fleet_release_journal(fleet_world *w, unsigned engine)
 
 static void after_step(fleet_world *w)
 {
+  fleet_strays_due(w);
   if (w->probe) {
     const weft_client_gone now = { .h.type = WEFT_MSG_CLIENT_GONE };
     w->probe = false;
@@ -365,6 +366,7 @@ void fleet_stop(fleet_world *w)
 {
   weft_sim_destroy(w->sim);
   w->sim = NULL;
+  fleet_strays_drop(w); /* those of links that end with it too */
   for (unsigned i = 0; i < FLEET_ENGINES; i++) {
     fleet_journal *j = &w->engines[i].journal;
     while (j->count > 0) {

@@ -22,7 +22,8 @@ enum {
   FLEET_CLIENTS = 3,
   FLEET_RECORDS_MAX = 512,
   FLEET_CHANGES_MAX = 256,
-  FLEET_SHOWN_MAX = 64
+  FLEET_SHOWN_MAX = 64,
+  FLEET_STRAYS = 64
 };
 
 struct fleet_world;
@@ -90,6 +91,13 @@ typedef struct fleet_answer {
       session[64], body[8192];
 } fleet_answer;
 
+/* A frame to a replica that arrives whatever has become of who sent it. */
+typedef struct fleet_late_frame {
+  weft_msg *msg; /* NULL = free */
+  unsigned replica;
+  uint64_t at_ms;
+} fleet_late_frame;
+
 typedef struct fleet_world {
   weft_sim *sim;
   uint32_t replicas, ranks;
@@ -107,6 +115,8 @@ typedef struct fleet_world {
   unsigned probed;  /* answers they got */
   uint64_t kill[8]; /* engines to be crashed after this step */
   unsigned kill_count;
+  fleet_late_frame strays[FLEET_STRAYS];
+  bool late_frames;   /* adoptions, and what is on a link that ends, arrive later */
   uint32_t no_rejoin; /* bit per replica: its link is not set up anew */
   bool strict; /* nobody but the coordinator decides: no operator, no other fleet */
   bool astray; /* an operator decides although the coordinator lives */

@@ -32,7 +32,7 @@ static full_epoch *epoch_of_sequence(full_boot *b, uint64_t sequence)
 static uint64_t boot_of(full *w, const full_process *p)
 {
   const struct worker *actor = weft_sim_state(w->sim, p->worker);
-  return actor == NULL ? 0 : actor->boot;
+  return actor == NULL ? 0 : actor->engine.boot;
 }
 
 static void content_of(const weft_snapshot *s, int64_t out[FULL_CELLS])
@@ -385,7 +385,7 @@ void full_on_visible(void *arg, const wefti_visible *v)
 static bool asked_before(full *w, const full_process *p, const weft_w_go *go)
 {
   const struct worker *actor = weft_sim_state(w->sim, p->worker);
-  return actor != NULL && actor->boot == go->boot && actor->asked.op < go->op;
+  return actor != NULL && actor->engine.boot == go->boot && actor->asked.op < go->op;
 }
 
 void full_check_frame(full *w, const full_process *p, const weft_msg *frame)

@@ -142,8 +142,8 @@ MUTATIONS = [
     ("tidied-while-draining", "in place, a heartbeat uses the device thread while a start waits", [
         ("actors/worker_job.c", "  return w->corr == 0 && !w->draining && ", "  return w->corr == 0 && ")]),
     ("dead-engine-adopts", "a worker follows whichever engine's adoption comes last", [
-        ("actors/worker.c", "  return ask->boot == w->proof_boot && m->echo_ns != 0 && m->echo_ns == w->proof_ns;",
-         "  return ask->boot != 0;")]),
+        ("actors/leader.c", "  return l->boot == 0 || boot == l->boot || lives;",
+         "  return lives || boot != 0;")]),
     ("answer-without-op", "an answer is matched without its operation id", [
         (ENGINE + "round.c", " ||\n      env->op != r->op) {", ") {")]),
     # The rule of rounds alone does no harm: before the record is issued every rank is looked
@@ -192,6 +192,9 @@ FLEET_MUTATIONS = [
     ("grant-not-nested", "ranks may serve for longer than their engine", [
         (ENGINE + "grant.c", "  return left < e->args.grant_ms ? (uint32_t)left : e->args.grant_ms;",
          "  return left == 0 ? 0 : e->args.grant_ms;")]),
+    ("dead-coordinator-adopts", "a replica follows whichever coordinator's adoption comes last", [
+        ("actors/leader.c", "  return l->boot == 0 || boot == l->boot || lives;",
+         "  return lives || boot != 0;")]),
     ("does-not-settle", "a restarted coordinator goes on while earlier grants run", [
         (ENGINE + "fleet.c", "         weft_now_ms(ctx) >= e->boot_ms + e->args.fence_ms;",
          "         weft_now_ms(ctx) >= e->boot_ms;")]),
