@@ -52,6 +52,8 @@ void engine_wake_waiting(weft_ctx *ctx, engine *e);
 void engine_wait_look(weft_ctx *ctx, engine *e);
 void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer);
 void engine_caller_gone(weft_ctx *ctx, engine *e, uint64_t caller);
+/* This engine ends: who asked for a change that it has not begun to record hears so. */
+void engine_wait_over(weft_ctx *ctx, engine *e);
 /* The coordinator's calls that wait will not be. */
 void engine_wait_drop_upstream(weft_ctx *ctx, engine *e, const char *why);
 

@@ -227,6 +227,7 @@ static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
     on_timer(ctx, e, (const weft_timer_msg *)msg);
     return WEFT_OK;
   case WEFT_MSG_STOP:
+    engine_wait_over(ctx, e);
     weft_stop(ctx, WEFT_OK);
     return WEFT_OK;
   default:
@@ -245,6 +246,9 @@ static weft_err engine_core_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     ((engine *)self)->metrics.turns++;
   }
   const weft_err err = take_message(ctx, self, msg);
+  if (msg->type == WEFT_MSG_STOP) {
+    return err; /* nothing is begun any more */
+  }
   engine_hold_look(ctx, self);
   engine_rearm(ctx, self);
   return err;

@@ -1,7 +1,8 @@
 /* Calls that wait for their turn, and the ends of waiting: a deadline, a caller that went
- * away. */
+ * away, the end of the engine. */
 #include "engine.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void engine_wait_for_turn(weft_ctx *ctx, engine *e, engine_call *call)
@@ -138,5 +139,35 @@ void engine_caller_gone(weft_ctx *ctx, engine *e, uint64_t caller)
   while ((call = take_waiting(e, is_unwanted, 0)) != NULL) {
     engine_answer_err(ctx, e, call, WEFT_E_CANCELLED, "%s: the caller is gone",
                       engine_call_name(call->kind));
+  }
+}
+
+/* ---- the end of the engine */
+
+static void answer_over(weft_ctx *ctx, engine *e, engine_call *call, const char *phase)
+{
+  if (call->ask.type != 0 || call->kind > CALL_LABEL) {
+    return; /* changes nothing, or is a coordinator's, who sees its link go */
+  }
+  engine_answer a = { .err = WEFT_E_UNAVAIL,
+                      .outcome = WEFT_OUTCOME_NOT_COMMITTED,
+                      .phase = phase };
+  (void)snprintf(a.message, sizeof a.message,
+                 "%s: the engine is shutting down; nothing was committed",
+                 engine_call_name(call->kind));
+  engine_answer_early(ctx, e, call, &a);
+}
+
+void engine_wait_over(weft_ctx *ctx, engine *e)
+{
+  /* Replicas that voted keep what they have: an operator may still commit it there. */
+  const bool may_commit =
+      e->session.state == WEFTI_COMMITTING ||
+      (e->session.state == WEFTI_FINISHING && e->fleet.replicas != NULL);
+  if (e->call != NULL && !may_commit) {
+    answer_over(ctx, e, e->call, engine_phase_name(e->round.phase));
+  }
+  for (engine_call *call = e->waiting; call != NULL; call = call->next) {
+    answer_over(ctx, e, call, "");
   }
 }

@@ -14,7 +14,7 @@ JOINED = "ready"
 FAILED = "500 not_committed, names rank 1"
 ABSENT = "503 not_committed, names rank 1"  # start: try again
 LOST, NONE, LATER = "connection lost", "no call", "200 after SIGCONT"
-UNKNOWN = "503 unknown"
+UNKNOWN, ENDED = "503 unknown", "503 not_committed"
 KEPT = "none loaded; last commit old"
 CUT = KEPT + "; session aborted"
 DONE = "none loaded; last commit new"
@@ -80,9 +80,10 @@ ENGINE_KILLED = [
 ]
 ENGINE_ENDED = [
     ("idle", NONE, KEPT, "ready"),
-    ("init, starting", "503 not_committed", KEPT, "ready"),
+    ("init, starting", ENDED, KEPT, "ready"),
     ("open", NONE, CUT, "ready"),
-    (BEFORE + ", recording", UNKNOWN, CUT, "ready"),
+    (BEFORE, ENDED, CUT, "ready"),
+    ("recording", UNKNOWN, CUT, "ready"),
     ("publishing", UNKNOWN, DONE, "ready"),
     ("aborting", "503", CUT, "ready"),
 ]
@@ -104,7 +105,7 @@ TABLE = {
     ("engine of joined workers", TERM): only(FEW, ENGINE_ENDED),
     ("engine of joined workers", STOP): only(FEW, unharmed("200")),
     ("acceptor", KILL): caller_gone(LOST, LOST, LOST),
-    ("acceptor", TERM): caller_gone(UNKNOWN, UNKNOWN, "503", "503 not_committed"),
+    ("acceptor", TERM): caller_gone(UNKNOWN, UNKNOWN, "503", ENDED),
     ("acceptor", STOP): caller_gone(LATER, LATER, LATER),
     ("acceptor", CONT): unharmed("200"),
     ("trainer", KILL): caller_gone(LOST, LOST, LOST),
