@@ -11,16 +11,20 @@
 #include <unistd.h>
 
 enum {
-  HELLO = 8,        /* bytes of an SP greeting */
-  HELLO_MS = 2000,  /* patience with a client that has not sent it; it does so at once */
-  FLUSH_MS = 1000,  /* with one that does not read what was sent before the end */
-  KNOCK_MS = 20,    /* pause while nng's backlog is full */
-  KNOCKS_MAX = 250, /* then it is told to come again */
+  HELLO = 8,       /* bytes of an SP greeting */
+  HELLO_MS = 2000, /* patience with a client that has not sent it; it does so at once */
+  FLUSH_MS = 1000, /* with one that does not read what was sent before the end */
+  QUIET_MS = 100,  /* between the last byte of one that is gone and nng's hearing of it */
+  KNOCK_MS = 20,   /* pause while nng's backlog is full */
+  KNOCKS_MAX = 250,   /* then it is told to come again */
   FAREWELL_MAX = 4096 /* chunks per client at the end; a bound, never reached */
 };
 
-/* nng's greeting has not come in MEETING: hanging up now is what its listener dies of. */
-typedef enum phase { GREETING, KNOCKING, MEETING, OPEN, DEAD } phase;
+/* nng's greeting has not come in MEETING: hanging up now is what its listener dies of. In
+ * LEAVING the client is gone: nng 1.5.2 waits for ever on a connection that ends while
+ * its thread is between two parts of a frame, and takes no other one down after that.  So
+ * it is hung up on when nothing has moved for a while. */
+typedef enum phase { GREETING, KNOCKING, MEETING, OPEN, LEAVING, DEAD } phase;
 
 struct wefti_end {
   wefti_pair *pair;
@@ -165,11 +169,23 @@ static bool retune(wefti_relay *r, wefti_end *e)
   return watch(r, e, events);
 }
 
-/* Closes the pair when one side has ended and the other has all it said. */
+static void leave(wefti_relay *r, wefti_pair *p)
+{
+  close_end(r, &p->client);
+  (void)watch(r, &p->nng, 0);
+  p->phase = LEAVING;
+  set_due(r, p, QUIET_MS);
+}
+
+/* Ends the pair when one side has ended and the other has all it said. */
 static void settle(wefti_relay *r, wefti_pair *p)
 {
-  if ((p->client.ended && p->nng.len == 0) || (p->nng.ended && p->client.len == 0)) {
+  if (p->nng.ended && p->client.len == 0) {
     drop(r, p);
+    return;
+  }
+  if (p->client.ended && p->nng.len == 0) {
+    leave(r, p);
     return;
   }
   const bool over = p->client.ended || p->client.deaf || p->nng.ended || p->nng.deaf;

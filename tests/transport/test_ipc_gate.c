@@ -394,6 +394,42 @@ static void a_deaf_client_holds_up_nobody(void **state)
   house_close(&h);
 }
 
+static void do_publish_much(void *arg)
+{
+  static char text[400000];
+  house *h = arg;
+  memset(text, 'x', sizeof text);
+  h->err = weft_pub_send(h->pub, "weights.session", text, sizeof text);
+}
+
+/* Hung up on while nng is writing to them, and more is published. */
+static void who_leaves_within_a_frame_costs_nothing(void **state)
+{
+  (void)state;
+  static char sink[65536];
+  house h;
+  uint8_t theirs[8];
+  house_open(&h);
+  assert_served(&h, PUB);
+  const unsigned before = descriptors();
+  for (int i = 0; i < TIMES; i++) {
+    const int fd = client(&h, PUB);
+    greet(fd, PUB, 8);
+    assert_int_equal(recv(fd, theirs, sizeof theirs, MSG_WAITALL), sizeof theirs);
+    for (int k = 0; k < 3; k++) {
+      on_loop(weft_runtime_loop(h.rt, 0), do_publish_much, &h);
+      assert_ok(h.err);
+    }
+    for (int k = 0; k < i % 8; k++) {
+      (void)!recv(fd, sink, sizeof sink, MSG_DONTWAIT);
+    }
+    (void)close(fd);
+  }
+  assert_served(&h, PUB);
+  assert_descriptors_come_down_to(before);
+  house_close(&h);
+}
+
 /* Without descriptors nobody is served; with them again, everybody is. */
 static void short_of_descriptors(void **state)
 {
@@ -451,6 +487,7 @@ int main(void)
     cmocka_unit_test(who_does_not_greet_is_shown_out),
     cmocka_unit_test(a_greeting_may_come_in_pieces),
     cmocka_unit_test(a_deaf_client_holds_up_nobody),
+    cmocka_unit_test(who_leaves_within_a_frame_costs_nothing),
     cmocka_unit_test(short_of_descriptors),
     cmocka_unit_test(real_clients_are_served_after_all_that),
   };
