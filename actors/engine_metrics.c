@@ -108,11 +108,11 @@ static uint64_t bytes_per_second(const engine *e)
 void engine_metrics_last(weft_json_writer *w, const engine *e)
 {
   weft_jw_u64(w, "bytes_per_second", bytes_per_second(e));
-  weft_jw_array(w, "ranks");
+  weft_jw_array(w, e->fleet.replicas == NULL ? "ranks" : "replicas");
   for (uint32_t i = 0; i < e->world; i++) {
     const engine_pace *p = &e->metrics.last[i];
     weft_jw_object(w, NULL);
-    weft_jw_u64(w, "rank", i);
+    weft_jw_u64(w, engine_unit(e), i);
     weft_jw_u64(w, "received_bytes", p->received_bytes);
     weft_jw_u64(w, "receive_us", p->receive_us);
     weft_jw_u64(w, "apply_us", p->apply_us);
@@ -259,7 +259,7 @@ static void put_engine(text *t, const engine *e)
   const uint64_t since = now - e->paused_at_ms;
   number(t, "weft_event_loop_heartbeat_total", "counter",
          "Messages that the engine has handled, questions left out; grows twice a second "
-         "for each worker.",
+         "for each worker or replica.",
          e->metrics.turns);
   number(t, "weft_ready", "gauge", "1 as GET /ready answers 200.",
          engine_serves(t->ctx, e, reason, sizeof reason));
@@ -278,49 +278,53 @@ static void put_engine(text *t, const engine *e)
          e->metrics.aborted);
 }
 
-static void put_workers(text *t, const engine *e)
+static void put_members(text *t, const engine *e)
 {
+  const bool fleet = e->fleet.replicas != NULL;
+  const char *name = fleet ? "weft_replicas" : "weft_workers";
   const char *states[MEMBER_LOST + 3] = { [MEMBER_LOST + 1] = "poisoned",
                                           [MEMBER_LOST + 2] = "updating" };
   for (unsigned s = 0; s <= MEMBER_LOST; s++) {
     states[s] = engine_member_state_name((engine_member_state)s);
   }
-  head(t, "weft_workers", "gauge", "Workers by state.");
+  head(t, name, "gauge", fleet ? "Replicas by state." : "Workers by state.");
   for (size_t s = 0; s < sizeof states / sizeof states[0]; s++) {
     uint64_t in = 0;
     for (uint32_t i = 0; i < e->world; i++) {
       in += strcmp(engine_member_shown(e, &e->members[i]), states[s]) == 0;
     }
-    put(t, "weft_workers{state=\"%s\"} %" PRIu64 "\n", states[s], in);
+    put(t, "%s{state=\"%s\"} %" PRIu64 "\n", name, states[s], in);
   }
-  number(t, "weft_workers_fenced_total", "counter", "Workers that were cut off.",
+  number(t, fleet ? "weft_replicas_fenced_total" : "weft_workers_fenced_total", "counter",
+         fleet ? "Replicas that were cut off." : "Workers that were cut off.",
          e->metrics.fenced);
 }
 
 static void put_last(text *t, const engine *e)
 {
+  const char *unit = engine_unit(e);
   const uint64_t rate = bytes_per_second(e);
   head(t, "weft_last_update_gigabytes_per_second", "gauge",
-       "Rate of the last update's slowest rank while bytes moved.");
+       "Rate of the slowest one in the last update while bytes moved.");
   put(t, "weft_last_update_gigabytes_per_second %" PRIu64 ".%09" PRIu64 "\n",
       rate / 1000000000, rate % 1000000000);
   head(t, "weft_last_update_received_bytes", "gauge", "Bytes of the last update.");
   for (uint32_t i = 0; i < e->world; i++) {
-    put(t, "weft_last_update_received_bytes{rank=\"%" PRIu32 "\"} %" PRIu64 "\n", i,
+    put(t, "weft_last_update_received_bytes{%s=\"%" PRIu32 "\"} %" PRIu64 "\n", unit, i,
         e->metrics.last[i].received_bytes);
   }
   head(t, "weft_last_update_receive_seconds", "gauge", "Time in which they came.");
   for (uint32_t i = 0; i < e->world; i++) {
     const uint64_t us = e->metrics.last[i].receive_us;
-    put(t, "weft_last_update_receive_seconds{rank=\"%" PRIu32 "\"} %" PRIu64 ".%06u\n", i,
-        us / 1000000, (unsigned)(us % 1000000));
+    put(t, "weft_last_update_receive_seconds{%s=\"%" PRIu32 "\"} %" PRIu64 ".%06u\n",
+        unit, i, us / 1000000, (unsigned)(us % 1000000));
   }
   head(t, "weft_last_update_apply_seconds", "gauge",
        "Time for coverage, digest and installing them.");
   for (uint32_t i = 0; i < e->world; i++) {
     const uint64_t us = e->metrics.last[i].apply_us;
-    put(t, "weft_last_update_apply_seconds{rank=\"%" PRIu32 "\"} %" PRIu64 ".%06u\n", i,
-        us / 1000000, (unsigned)(us % 1000000));
+    put(t, "weft_last_update_apply_seconds{%s=\"%" PRIu32 "\"} %" PRIu64 ".%06u\n", unit,
+        i, us / 1000000, (unsigned)(us % 1000000));
   }
 }
 
@@ -333,7 +337,7 @@ weft_buf *engine_metrics_text(weft_ctx *ctx, const engine *e)
   put_operations(&t, e);
   put_version(&t, e);
   put_engine(&t, e);
-  put_workers(&t, e);
+  put_members(&t, e);
   put_last(&t, e);
   weft_buf *buf = t.failed ? NULL : weft_buf_create(t.at, t.len);
   weft_free(ctx, t.at);

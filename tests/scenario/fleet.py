@@ -27,6 +27,13 @@ def one_push_reaches_every_engine(scheme):
         same([c[:2] for c in commits(f.coordinator)], [("weights", "a"), ("weights", "b")], "and this is it")
         same([(r["replica"], r["version"], r["ready"]) for r in f.coordinator.status()["replicas"]],
              [(0, "b", True), (1, "b", True)], "results by replica")
+        metrics = f.coordinator.get("/metrics").body.decode()
+        check('\nweft_replicas{state="ready"} 2\n' in metrics and "weft_workers" not in metrics, "metrics count replicas")
+        for i, r in enumerate(f.coordinator.status()["last_update"]["replicas"]):
+            check(r["replica"] == i and r["receive_us"] > 0 and r["apply_us"] > 0, f"what its ranks took: {r}")
+            for name in ("received_bytes", "receive_seconds", "apply_seconds"):
+                check(f'\nweft_last_update_{name}{{replica="{i}"}} ' in metrics, f"{name} of replica {i}")
+        check('{rank="' not in metrics, "no ranks there")
         got = f.coordinator.checksums()
         same({k.split(":")[0] for k in got}, {"dp0", "dp1"}, "checksums of both replicas")
         same(len(got), 4 * len(model("b")), "of each of their workers")
