@@ -391,11 +391,6 @@ weft_err wefti_runtime_make(unsigned loops, weft_log_fn *log, void *log_arg,
 
 static weft_err build(weft_engine *e, const weft_engine_opts *o, weft_why *why)
 {
-  if (o->staging == WEFT_STAGING_INPLACE && o->backend &&
-      strcmp(o->backend, "host") != 0) {
-    return weft_whyf(why, WEFT_E_UNSUPPORTED,
-                     "staging inplace is for the host backend, not '%s'", o->backend);
-  }
   weft_err err = name_it(e, o, why);
   if (err == WEFT_OK) {
     err = wefti_state_open(e, o, why);

@@ -114,6 +114,7 @@ typedef struct wefti_device_session {
   wefti_entry *room; /* [room_count] cells that wait for the plan's bytes */
   size_t room_count; /* made so far */
   bool overwrites;   /* some of room are bytes of the live set */
+  bool *spare;       /* see wefti_inplace_spare */
   const void **base; /* [plan->count] what is patched, see weft_plan; or NULL */
   const weft_snapshot *based; /* pinned for it */
   wefti_staged *staged;
@@ -191,12 +192,16 @@ weft_err wefti_session_sum(const wefti_device_session *s, const wefti_entry *ent
 uint64_t wefti_inplace_needs(const wefti_device_session *s, const weft_snapshot *live);
 /* live's cell where want's bytes go; NULL = it needs room of its own. */
 wefti_cell *wefti_inplace_cell(const weft_tensor *want, const weft_snapshot *live);
+/* Device memory: s->spare [plan->count], true for those of the plan's tensors whose bytes
+ * another one of it, tied to it, goes over; NULL when there are none.  Errors: NOMEM. */
+weft_err wefti_inplace_spare(wefti_device_session *s, weft_why *why) WEFT_MUST_USE;
 /* Before receive: the first byte of what is live will be told to store and slabs. */
 void wefti_inplace_watch(wefti_device_session *s);
 /* All marks, before what is whole again is published. */
 void wefti_inplace_clear(wefti_device *device);
 /* Whether what came lies there as it came: nothing else may have been written over it.
- * CONFLICT names a tensor that does not; CANCELLED. */
+ * CONFLICT names a tensor that does not; CANCELLED.  Of device memory digests were taken
+ * as it lies there, and only this thread writes: OK. */
 weft_err wefti_inplace_verify(const wefti_device_session *s, weft_why *why) WEFT_MUST_USE;
 
 /* ---- the plan's tensors in name order (device_order.c) */

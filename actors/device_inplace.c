@@ -5,7 +5,9 @@
  * nothing; receive, when it has the first byte, calls on_write: the store refuses pins
  * from then on and the slabs are marked, and only then is it written.  Finish installs a
  * snapshot over the same bytes; PUBLISH clears marks and store.  Nothing else clears
- * them, so whatever ends in between leaves the worker poisoned. */
+ * them, so whatever ends in between leaves the worker poisoned.
+ *
+ * Device memory ends with the process, so that the store's own mark is enough for it. */
 #include "device.h"
 #include "weft/digest.h"
 
@@ -34,6 +36,40 @@ uint64_t wefti_inplace_needs(const wefti_device_session *s, const weft_snapshot 
     free(made);
   }
   return bytes; /* at most plan->bytes */
+}
+
+/* Of tied tensors that come together the first by name has the live bytes: which is the
+ * one that the others will be aliases of.  On the host each is hashed as it comes, on a
+ * device as it lies there, and copies may overtake each other. */
+static void find_spare(wefti_device_session *s, const wefti_manifest *m, bool *taken)
+{
+  for (size_t n = 0; n < s->plan->count; n++) {
+    const uint32_t i = s->by_name[n];
+    const size_t at = wefti_manifest_find(m, s->plan->tensors[i].name);
+    const uint32_t group = at < m->count ? m->tied[at] : WEFTI_UNTIED;
+    if (group != WEFTI_UNTIED) {
+      s->spare[i] = taken[group];
+      taken[group] = true;
+    }
+  }
+}
+
+weft_err wefti_inplace_spare(wefti_device_session *s, weft_why *why)
+{
+  const wefti_manifest *m = wefti_session_manifest(s);
+  if (!s->device->inplace || weft_memory_device(s->device->memory) < 0 || !m ||
+      m->tied_count == 0 || s->plan->count == 0) {
+    return WEFT_OK;
+  }
+  bool *taken = calloc(m->count, sizeof *taken);
+  s->spare = calloc(s->plan->count, sizeof *s->spare);
+  const weft_err err =
+      taken && s->spare ? WEFT_OK : weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+  if (err == WEFT_OK) {
+    find_spare(s, m, taken);
+  }
+  free(taken);
+  return err;
 }
 
 static void on_write(void *arg)
@@ -86,6 +122,9 @@ static bool hash(const wefti_device_session *s, weft_hasher *hasher, const weft_
 weft_err wefti_inplace_verify(const wefti_device_session *s, weft_why *why)
 {
   weft_err err = WEFT_OK;
+  if (weft_memory_device(s->device->memory) >= 0) {
+    return WEFT_OK;
+  }
   weft_hasher *hasher = weft_hasher_create();
   if (!hasher) {
     return weft_whyf(why, WEFT_E_NOMEM, "out of memory");

@@ -157,13 +157,6 @@ weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
   if (!device) {
     return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
   }
-  if (opts->inplace && transfer->info) {
-    free(device);
-    return weft_whyf(why, WEFT_E_UNSUPPORTED,
-                     "staging inplace is for the host backend: '%s' keeps its weights in "
-                     "GPU memory, where an update is staged beside them",
-                     transfer->name);
-  }
   device->transfer = transfer;
   device->inplace = opts->inplace;
   device->tp = opts->tp > 0 ? opts->tp : 1;

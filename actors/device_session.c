@@ -38,6 +38,8 @@ static void drop_plan(wefti_device_session *s)
   free(s->room);
   s->room = NULL;
   s->room_count = 0;
+  free(s->spare);
+  s->spare = NULL;
   wefti_patch_done(s);
   if (s->plan) {
     wefti_order_keep(s->device, s->by_name, s->plan->count);
@@ -147,7 +149,8 @@ static weft_err make_room_beside(wefti_device_session *s, const weft_snapshot *l
     if (wefti_device_cancelled(s->device)) {
       return weft_whyf(why, WEFT_E_CANCELLED, "cancelled while room was made");
     }
-    const weft_err err = make_cell(s, &want, live, &s->room[i], why);
+    const weft_snapshot *over = s->spare && s->spare[i] ? NULL : live;
+    const weft_err err = make_cell(s, &want, over, &s->room[i], why);
     if (err != WEFT_OK) {
       return err;
     }
@@ -162,7 +165,10 @@ static weft_err make_room(wefti_device_session *s, weft_why *why)
   const wefti_device *device = s->device;
   const weft_snapshot *live = device->inplace ? wefti_store_base(device->store) : NULL;
   s->overwrites = false;
-  const weft_err err = make_room_beside(s, live, why);
+  weft_err err = wefti_inplace_spare(s, why);
+  if (err == WEFT_OK) {
+    err = make_room_beside(s, live, why);
+  }
   weft_store_unpin(device->store, live);
   return err;
 }

@@ -33,7 +33,7 @@ typedef struct wefti_device_opts {
   bool draft;           /* there is a draft model's set, too */
   const char *draft_manifest;
   const char *tp_plan; /* path, see weft/tp_plan.h: GPU backends over NCCL; NULL = none */
-  bool inplace;        /* updates are written over the live tensors: backend "host" */
+  bool inplace;        /* updates are written over the live tensors */
 } wefti_device_opts;
 
 /* Store, memory and backend of one rank.  The caller destroys it after both actors ended.

@@ -385,12 +385,7 @@ static unsigned check_staging(weftd_opts *o)
   if (o->staging == WEFT_STAGING_SHADOW && strcmp(name, "shadow") != 0) {
     return weftd_mistake("--staging %s: it is shadow or inplace", name);
   }
-  return o->staging == WEFT_STAGING_INPLACE && o->backend &&
-                 strcmp(o->backend, "host") != 0
-             ? weftd_mistake(
-                   "--staging inplace is for the host backend, not --backend %s",
-                   o->backend)
-             : 0;
+  return 0;
 }
 
 static unsigned check_join(const weftd_opts *o)

@@ -114,6 +114,12 @@ static weft_err find_runs(const weft_ipc_tensor *t, runs *out, weft_why *why)
   return WEFT_OK;
 }
 
+weft_err wefti_ipc_copyable(const weft_ipc_tensor *t, weft_why *why)
+{
+  runs r;
+  return t->contiguous ? WEFT_OK : find_runs(t, &r, why);
+}
+
 static uint64_t run_at(const runs *r, uint64_t number)
 {
   uint64_t at = 0;

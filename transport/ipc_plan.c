@@ -114,6 +114,11 @@ static weft_err check_one_by_one(const wefti_ipc_plan *p, weft_why *why)
       return weft_whyf(why, WEFT_E_INVAL, INVALID "'%.100s' has bytes but no handle",
                        t->name);
     }
+    weft_why inner;
+    const weft_err err = t->bytes > 0 ? wefti_ipc_copyable(h, &inner) : WEFT_OK;
+    if (err != WEFT_OK) {
+      return weft_whyf(why, err, "tensor '%.100s': %.380s", t->name, inner.text);
+    }
   }
   return WEFT_OK;
 }

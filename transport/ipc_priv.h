@@ -54,6 +54,8 @@ void wefti_ipc_unmap_all(wefti_ipc_state *st);
 /* Until the trainer's work on t is done. */
 weft_err wefti_ipc_wait(wefti_ipc_state *st, const weft_ipc_tensor *t, wefti_wait *w,
                         weft_why *why) WEFT_MUST_USE;
+/* UNSUPPORTED: t is in more pieces than are copied. */
+weft_err wefti_ipc_copyable(const weft_ipc_tensor *t, weft_why *why) WEFT_MUST_USE;
 /* Queues the copy of t (dense afterwards) to dst on the reads stream. */
 weft_err wefti_ipc_copy(wefti_ipc_state *st, const weft_ipc_tensor *t, const char *from,
                         void *dst, weft_why *why) WEFT_MUST_USE;

@@ -110,6 +110,7 @@ typedef struct wefti_nccl_state {
   void *patch_device;     /* [patch_bytes] where patches arrive */
   uint8_t *patch_host;    /* [patch_bytes] pinned: where they are read */
   uint64_t patch_bytes;
+  void *lead; /* where the first broadcast of an update over live tensors arrives */
 } wefti_nccl_state;
 
 /* init_info, checked as far as one worker can.  Errors carry the contract's texts. */
@@ -154,6 +155,8 @@ weft_err wefti_nccl_chunks(wefti_nccl_state *st, const wefti_nccl_plan *plan,
                            void *const *dst, weft_digest *digests, wefti_wait *w,
                            weft_why *why) WEFT_MUST_USE;
 void wefti_lanes_drain(const wefti_nccl_state *st);
+/* Waits for the device: not with a collective that may be stuck there. */
+void wefti_lead_free(wefti_nccl_state *st);
 
 /* Patches.  num_updates_list of update_info; plan has its tensors. */
 weft_err wefti_sparse_read(const char *engine, const weft_json *list,

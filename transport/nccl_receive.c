@@ -1,9 +1,14 @@
 /* The broadcasts of one update.  A few are under way at a time; behind them, what has
- * arrived is copied back and hashed. */
+ * arrived is copied back and hashed.
+ *
+ * Over live tensors the first one with bytes comes by itself, into a buffer: a trainer
+ * that does not come has written nothing. */
 #include "nccl_priv.h"
 
 #include <stdio.h>
 #include <string.h>
+
+enum { LEAD_MAX = 256 << 20 /* a larger first tensor comes to where it stays */ };
 
 typedef struct receive_job {
   wefti_nccl_state *st;
@@ -13,6 +18,7 @@ typedef struct receive_job {
   wefti_wait *wait;
   size_t issued, done; /* chunks */
   unsigned lanes;
+  bool told; /* that bytes are written over, if anybody asked */
 } receive_job;
 
 /* ---- lanes */
@@ -129,27 +135,71 @@ static void name_chunk(const receive_job *j, size_t at, char *out, size_t cap)
                  chunk->count > 1 ? " and more" : "");
 }
 
+static void tell(receive_job *j)
+{
+  if (!j->told) {
+    j->told = true;
+    j->plan->pub.on_write(j->plan->pub.on_write_arg);
+  }
+}
+
+/* Where a broadcast arrives, and on which stream. */
+static void *place_of(const receive_job *j, const wefti_chunk *chunk,
+                      wefti_stream *stream)
+{
+  const wefti_nccl_state *st = j->st;
+  const size_t lane = j->issued % j->lanes;
+  *stream = st->group.stream;
+  if (chunk->bytes == 0) {
+    return st->group.words; /* as the trainer does: a call that moves nothing */
+  }
+  if (!chunk->direct) {
+    *stream = st->lanes[lane];
+    return st->scratch[lane];
+  }
+  return !j->told && st->lead != NULL ? st->lead : j->dst[chunk->first];
+}
+
+/* The first bytes are there: from now on they are written over others. */
+static weft_err first_came(receive_job *j, wefti_stream stream, weft_why *why)
+{
+  const wefti_gpu *gpu = &j->st->gpu;
+  wefti_event event = j->st->arrived[j->issued % j->lanes];
+  weft_err err = wefti_cuda_check(&gpu->cuda, gpu->cuda.EventRecord(event, stream), why,
+                                  "cudaEventRecord");
+  if (err == WEFT_OK) {
+    err = wefti_gpu_wait_event(gpu, event, j->wait, why);
+  }
+  if (err == WEFT_OK) {
+    tell(j);
+  }
+  return err;
+}
+
 static weft_err issue(receive_job *j, weft_why *why)
 {
   wefti_nccl_state *st = j->st;
   const wefti_chunk *chunk = &j->plan->chunks[j->issued];
   const size_t lane = j->issued % j->lanes;
-  const bool packed = !chunk->direct && chunk->bytes > 0;
-  wefti_stream stream = packed ? st->lanes[lane] : st->group.stream;
-  void *to = packed ? st->scratch[lane] : j->dst[chunk->first];
+  wefti_stream stream;
+  void *to = place_of(j, chunk, &stream);
+  const bool beside = chunk->bytes > 0 && to != j->dst[chunk->first];
   char what[192];
   name_chunk(j, j->issued, what, sizeof what);
-  if (chunk->bytes == 0) {
-    to = st->group.words; /* as the trainer does: a call that moves nothing */
+  if (chunk->bytes > 0 && !beside) {
+    tell(j);
   }
   const int code = st->group.nccl.Broadcast(to, to, chunk->bytes, WEFTI_NCCL_UINT8, 0,
                                             st->group.comm, stream);
   weft_err err = wefti_group_settle(&st->group, code, j->wait, what, why);
+  if (err == WEFT_OK && beside && !j->told) {
+    err = first_came(j, stream, why);
+  }
   if (err != WEFT_OK) {
     return err;
   }
   int cuda = WEFTI_CUDA_OK;
-  if (packed) {
+  if (beside) {
     cuda = unpack(j, chunk, to, stream);
   }
   if (cuda == WEFTI_CUDA_OK) {
@@ -183,6 +233,31 @@ static weft_err finish_some(receive_job *j, weft_why *why)
   return err;
 }
 
+/* Without room for it the first tensor comes to where it stays. */
+static void make_lead(wefti_nccl_state *st, const wefti_nccl_plan *plan)
+{
+  const wefti_chunk *first = plan->chunks, *end = first + plan->chunk_count;
+  while (first < end && first->bytes == 0) {
+    first++;
+  }
+  if (first == end || !first->direct || first->bytes > LEAD_MAX) {
+    return;
+  }
+  weft_why no_room;
+  const int code = st->gpu.cuda.Malloc(&st->lead, first->bytes);
+  if (wefti_cuda_check(&st->gpu.cuda, code, &no_room, "cudaMalloc") != WEFT_OK) {
+    st->lead = NULL;
+  }
+}
+
+void wefti_lead_free(wefti_nccl_state *st)
+{
+  if (st->lead != NULL) {
+    (void)st->gpu.cuda.Free(st->lead);
+    st->lead = NULL;
+  }
+}
+
 weft_err wefti_nccl_chunks(wefti_nccl_state *st, const wefti_nccl_plan *plan,
                            void *const *dst, weft_digest *digests, wefti_wait *w,
                            weft_why *why)
@@ -192,9 +267,13 @@ weft_err wefti_nccl_chunks(wefti_nccl_state *st, const wefti_nccl_plan *plan,
                     .dst = dst,
                     .digests = digests,
                     .wait = w,
-                    .lanes = lanes_of(plan) };
+                    .lanes = lanes_of(plan),
+                    .told = plan->pub.on_write == NULL };
   weft_why inner = { 0 };
   weft_err err = wefti_gpu_enter(&st->gpu, &inner);
+  if (err == WEFT_OK && !j.told) {
+    make_lead(st, plan);
+  }
   w->check = wefti_group_check;
   w->check_arg = &st->group;
   wefti_wait_step(w, 0);

@@ -75,6 +75,9 @@ static weft_err send_back(const apply_job *j, size_t slot, block b, bool changed
 {
   const wefti_gpu *gpu = &j->st->gpu;
   const bool host = changed || j->base == NULL;
+  if (!host && j->base == j->dst) {
+    return WEFT_OK; /* it lies where it stays */
+  }
   const void *from = host ? (const void *)gpu->stage[slot] : j->base + b.at;
   const int code =
       gpu->cuda.MemcpyAsync(j->dst + b.at, from, b.bytes,
@@ -109,11 +112,42 @@ static weft_err blocks(apply_job *j, weft_why *why)
   return err;
 }
 
+static void take_up(apply_job *j, const wefti_nccl_plan *plan, size_t i)
+{
+  j->tensor = &plan->pub.tensors[i];
+  j->patch = &plan->patches[i];
+  j->next = 0;
+  if (j->patch->count > 0) { /* else there may be no buffer */
+    j->indices =
+        (const int32_t *)(const void *)(j->st->patch_host + j->patch->indices_at);
+    j->values = j->st->patch_host + j->patch->values_at;
+  }
+}
+
+static weft_err order(apply_job *j, weft_why *why)
+{
+  return wefti_order_patch(&j->order, j->tensor->name, j->indices,
+                           (size_t)j->patch->count, j->patch->elements, tick, j->wait,
+                           why);
+}
+
+/* Before anything is written over, every patch is looked at: no index is wrong then. */
+static weft_err look_at_all(apply_job *j, const wefti_nccl_plan *plan, weft_why *why)
+{
+  weft_err err = WEFT_OK;
+  for (size_t i = 0; i < plan->pub.count && err == WEFT_OK; i++) {
+    take_up(j, plan, i);
+    err = order(j, why);
+  }
+  if (err == WEFT_OK) {
+    plan->pub.on_write(plan->pub.on_write_arg);
+  }
+  return err;
+}
+
 static weft_err one_tensor(apply_job *j, weft_digest *digest, weft_why *why)
 {
-  weft_err err =
-      wefti_order_patch(&j->order, j->tensor->name, j->indices, (size_t)j->patch->count,
-                        j->patch->elements, tick, j->wait, why);
+  weft_err err = order(j, why);
   if (err == WEFT_OK) {
     weft_hasher_reset(j->st->gpu.hasher);
     err = blocks(j, why);
@@ -139,18 +173,11 @@ weft_err wefti_sparse_apply(wefti_nccl_state *st, const wefti_nccl_plan *plan,
                             weft_why *why)
 {
   apply_job j = { .st = st, .wait = w };
-  weft_err err = WEFT_OK;
+  weft_err err = plan->pub.on_write != NULL ? look_at_all(&j, plan, why) : WEFT_OK;
   for (size_t i = 0; i < plan->pub.count && err == WEFT_OK; i++) {
-    const weft_plan_tensor *t = &plan->pub.tensors[i];
-    j.tensor = t;
-    j.patch = &plan->patches[i];
-    j.base = t->patched ? plan->pub.base[i] : NULL;
+    take_up(&j, plan, i);
+    j.base = j.tensor->patched ? plan->pub.base[i] : NULL;
     j.dst = dst[i];
-    j.next = 0;
-    if (j.patch->count > 0) { /* else there may be no buffer */
-      j.indices = (const int32_t *)(const void *)(st->patch_host + j.patch->indices_at);
-      j.values = st->patch_host + j.patch->values_at;
-    }
     err = one_tensor(&j, &digests[i], why);
   }
   if (err == WEFT_OK) {

@@ -146,15 +146,36 @@ static weft_err ipc_accept(void *state, const char *update_info, size_t len,
   return WEFT_OK;
 }
 
-static weft_err queue_packed(wefti_ipc_state *st, const wefti_ipc_plan *p,
-                             void *const *dst, wefti_wait *w, weft_why *why)
+/* Everything is mapped and the trainer is done with it: what is left are copies. */
+static weft_err all_there(wefti_ipc_state *st, const wefti_ipc_plan *p, wefti_wait *w,
+                          weft_why *why)
 {
-  const weft_ipc_tensor *buffer = &p->handles.tensors[0];
-  const char *from = NULL;
-  weft_err err = wefti_ipc_map(st, buffer, &from, why);
-  if (err == WEFT_OK) {
-    err = wefti_ipc_wait(st, buffer, w, why);
+  const size_t count = p->handles.packed ? 1 : p->pub.count;
+  for (size_t i = 0; i < count; i++) {
+    const weft_ipc_tensor *t = &p->handles.tensors[i];
+    const char *from = NULL;
+    weft_why inner = { 0 };
+    if (!p->handles.packed && p->pub.tensors[i].bytes == 0) {
+      continue;
+    }
+    weft_err err = wefti_ipc_map(st, t, &from, &inner);
+    if (err == WEFT_OK) {
+      err = wefti_ipc_wait(st, t, w, &inner);
+    }
+    if (err != WEFT_OK) {
+      return p->handles.packed ? weft_whyf(why, err, "%s", inner.text)
+                               : weft_whyf(why, err, "tensor '%.100s': %.380s",
+                                           p->pub.tensors[i].name, inner.text);
+    }
   }
+  return WEFT_OK;
+}
+
+static weft_err queue_packed(wefti_ipc_state *st, const wefti_ipc_plan *p,
+                             void *const *dst, weft_why *why)
+{
+  const char *from = NULL;
+  weft_err err = wefti_ipc_map(st, &p->handles.tensors[0], &from, why);
   for (size_t i = 0; i < p->pub.count && err == WEFT_OK; i++) {
     const uint64_t bytes = p->pub.tensors[i].bytes;
     if (bytes > 0) {
@@ -169,7 +190,7 @@ static weft_err queue_packed(wefti_ipc_state *st, const wefti_ipc_plan *p,
 }
 
 static weft_err queue_one_by_one(wefti_ipc_state *st, const wefti_ipc_plan *p,
-                                 void *const *dst, wefti_wait *w, weft_why *why)
+                                 void *const *dst, weft_why *why)
 {
   for (size_t i = 0; i < p->pub.count; i++) {
     const weft_ipc_tensor *t = &p->handles.tensors[i];
@@ -179,9 +200,6 @@ static weft_err queue_one_by_one(wefti_ipc_state *st, const wefti_ipc_plan *p,
       continue;
     }
     weft_err err = wefti_ipc_map(st, t, &from, &inner);
-    if (err == WEFT_OK) {
-      err = wefti_ipc_wait(st, t, w, &inner);
-    }
     if (err == WEFT_OK) {
       err = wefti_ipc_copy(st, t, from, dst[i], &inner);
     }
@@ -199,8 +217,14 @@ static weft_err bring(wefti_ipc_state *st, const wefti_ipc_plan *p, void *const 
   const wefti_cuda *c = &st->gpu.cuda;
   weft_err err = prepare(st, why);
   if (err == WEFT_OK && p->pub.bytes > 0) {
-    err = p->handles.packed ? queue_packed(st, p, dst, w, why)
-                            : queue_one_by_one(st, p, dst, w, why);
+    err = all_there(st, p, w, why);
+    if (err == WEFT_OK && p->pub.on_write != NULL) {
+      p->pub.on_write(p->pub.on_write_arg);
+    }
+    if (err == WEFT_OK) {
+      err = p->handles.packed ? queue_packed(st, p, dst, why)
+                              : queue_one_by_one(st, p, dst, why);
+    }
   }
   if (err == WEFT_OK) {
     err =

@@ -25,6 +25,7 @@ static void nccl_close(void *state)
   if (gone && wefti_cuda_use(&st->gpu.cuda, st->gpu.device, &why) == WEFT_OK) {
     wefti_lanes_drain(st);
     wefti_lanes_free(st);
+    wefti_lead_free(st);
     wefti_sparse_free(st);
   }
   wefti_group_close(&st->group);
@@ -304,8 +305,10 @@ static weft_err nccl_receive(void *state, weft_plan *plan, void *const *dst,
     /* Something may still write to dst: there is no way back before that has ended. */
     wefti_group_abort_wait(&st->group);
     wefti_lanes_drain(st);
+    wefti_lead_free(st);
     return weft_whyf(why, err, "%s", inner.text);
   }
+  wefti_lead_free(st);
   if (progress != NULL) {
     progress(arg, plan->bytes);
   }

@@ -1,5 +1,5 @@
 # The GPU side, on the stand-ins of tests/doubles.
-foreach(m memory_cuda transfer_nccl transfer_sparse torch_group)
+foreach(m memory_cuda transfer_nccl nccl_inplace transfer_sparse torch_group)
   weft_test(transport ${m})
   weft_uses_doubles(transport_${m})
 endforeach()
@@ -21,7 +21,8 @@ weft_test(transport gpu_plans ${WEFT_FAIL_WRAP})
 weft_uses_doubles(transport_gpu_plans)
 target_compile_definitions(test_transport_gpu_plans PRIVATE
   WEFT_VECTORS="${CMAKE_CURRENT_SOURCE_DIR}/vectors")
-set_tests_properties(transport.transfer_nccl transport.transfer_sparse PROPERTIES TIMEOUT 300)
+set_tests_properties(transport.transfer_nccl transport.nccl_inplace transport.transfer_sparse
+  PROPERTIES TIMEOUT 300)
 foreach(f gpu_info sparse_order)
   weft_fuzz(${f} transport)
   target_include_directories(fuzz_replay_${f} PRIVATE ${PROJECT_SOURCE_DIR}/transport)

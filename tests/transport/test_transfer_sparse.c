@@ -164,6 +164,8 @@ typedef struct patches {
   uint64_t sizes[2 * TENSORS_MAX];
   weft_extent extents[TENSORS_MAX]; /* of base */
   const void *bases[TENSORS_MAX];
+  bool inplace; /* over base itself */
+  unsigned told;
 } patches;
 
 static void *room(uint64_t bytes)
@@ -253,10 +255,32 @@ static void check_bytes(world *w, const patches *p, const gpu_buffers *b)
     assert_ok(weft_memory_read(w->memory, got, b->dst[i], bytes, NULL));
     assert_memory_equal(got, p->want[i], bytes + 1);
     assert_true(weft_digest_equal(b->digests[i], weft_digest_of(got, bytes)));
-    assert_ok(weft_memory_read(w->memory, got, p->bases[i], bytes, NULL));
-    assert_memory_equal(got, p->base[i], bytes + 1); /* what is live is not written */
     free(got);
   }
+}
+
+/* What is live is not written. */
+static void check_bases(world *w, const patches *p)
+{
+  for (size_t i = 0; i < p->count; i++) {
+    const uint64_t bytes = p->tensors[i].elements * p->tensors[i].width;
+    uint8_t *got = room(bytes);
+    assert_ok(weft_memory_read(w->memory, got, p->bases[i], bytes, NULL));
+    assert_memory_equal(got, p->base[i], bytes + 1);
+    free(got);
+  }
+}
+
+typedef struct seen {
+  world *w;
+  patches *p;
+} seen;
+
+static void on_write(void *arg)
+{
+  const seen *s = arg;
+  assert_int_equal(s->p->told++, 0);
+  check_bases(s->w, s->p);
 }
 
 /* text NULL: succeeds. */
@@ -277,6 +301,12 @@ static void run(world *w, patches *p, const char *text)
   }
   gpu_buffers b = gpu_buffers_make(w->memory, plan);
   plan->base = p->bases;
+  seen s = { w, p };
+  for (size_t i = 0; i < p->count && p->inplace; i++) {
+    b.dst[i] = p->extents[i].ptr;
+    plan->on_write = on_write;
+    plan->on_write_arg = &s;
+  }
   w->t.sizes = p->sizes;
   w->t.data = p->data;
   w->t.count = 2 * p->count;
@@ -290,11 +320,16 @@ static void run(world *w, patches *p, const char *text)
       fail_msg("%s", why.text);
     }
     check_bytes(w, p, &b);
+    assert_int_equal(p->told, p->inplace);
   } else {
+    assert_int_equal(p->told, 0);
     assert_int_not_equal(err, WEFT_OK);
     if (strstr(why.text, text) == NULL) {
       fail_msg("%s, want %s", why.text, text);
     }
+  }
+  if (text != NULL || !p->inplace) {
+    check_bases(w, p);
   }
   gpu_buffers_free(&b);
   ops->abandon(w->backend, plan);
@@ -326,6 +361,31 @@ static void patches_are_applied_to_a_copy(void **state)
   static const tensor nothing[] = { { "float32", 8, 4, 0, 1, 0 } };
   patches_make(&p, w, nothing, 1);
   run(w, &p, NULL);
+  patches_free(&p, w);
+}
+
+static void patches_are_applied_in_place(void **state)
+{
+  world *w = *state;
+  patches p;
+  patches_make(&p, w, mixed, MIXED);
+  p.inplace = true;
+  setenv("WEFT_FAKE_STREAM_DELAY_US", "1000", 1);
+  meet(w);
+  run(w, &p, NULL);
+  unsetenv("WEFT_FAKE_STREAM_DELAY_US");
+  patches_free(&p, w);
+}
+
+static void a_wrong_index_is_found_before_anything_is_written_over(void **state)
+{
+  world *w = *state;
+  patches p;
+  patches_make(&p, w, mixed, 3);
+  p.inplace = true;
+  meet(w);
+  p.index[1][9] = 990;
+  run(w, &p, "patch of 't1': index 990 is given twice");
   patches_free(&p, w);
 }
 
@@ -467,6 +527,8 @@ int main(void)
     cmocka_unit_test(indices_are_put_in_order),
     cmocka_unit_test(wrong_indices_are_named),
     WITH(patches_are_applied_to_a_copy),
+    WITH(patches_are_applied_in_place),
+    WITH(a_wrong_index_is_found_before_anything_is_written_over),
     WITH(a_slow_device_changes_nothing),
     WITH(whole_tensors_come_too),
     WITH(a_wrong_index_fails_the_update),

@@ -37,7 +37,8 @@ typedef struct weft_snapshot {
   uint64_t bytes;             /* of all tensors */
   const weft_tensor *tensors; /* [tensor_count], in byte order of their names */
   int device; /* -1 = host memory, else where data lies, as CUDA counts in this process.
-                 Shadow staging: the addresses change with every update */
+                 Shadow staging: the addresses change with every update; in place
+                 they stay, and what reads there ends before the unpin */
 } weft_snapshot;
 
 typedef struct weft_store weft_store;

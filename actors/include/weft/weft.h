@@ -49,7 +49,7 @@ typedef enum weft_staging {
   WEFT_STAGING_SHADOW, /* beside what is live: readers never wait; room for two */
   /* Over what is live, for weights that do not fit twice: pins are refused (UNAVAIL) from
    * a session's start to its end, and a failure after the first byte leaves the worker
-   * poisoned, the engine not ready, until a full update is committed.  Backend "host". */
+   * poisoned, the engine not ready, until a full update is committed. */
   WEFT_STAGING_INPLACE
 } weft_staging;
 

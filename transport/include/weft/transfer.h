@@ -42,12 +42,13 @@ typedef struct weft_plan {
   uint64_t bytes;                  /* of all */
   /* Set between accept and receive by whoever gives bytes to write over that are of use
    * as they are: called by receive, on any thread, once, when it has the first byte and
-   * has written none.  NULL = nobody needs to know.  The host backend's only. */
+   * has written none (nccl: before it has any, where there is no room to take the first
+   * broadcast beside).  NULL = nobody needs to know. */
   void (*on_write)(void *arg);
   void *on_write_arg;
   /* Some tensors are patched.  base is set between accept and receive by whoever gives
-   * room, [count] in the memory of dst, only read: what a patched one is like otherwise.
-   */
+   * room, [count] in the memory of dst: what a patched one is like otherwise.  Only read,
+   * but where it is the tensor's own dst. */
   bool patches;
   const void *const *base;
   const char *base_version; /* that it says it builds on; NULL = it does not say */
