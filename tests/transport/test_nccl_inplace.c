@@ -48,6 +48,7 @@ static void prepare(over *o, world *w, const uint64_t *sizes, size_t count,
   *o = (over){ .w = w, .info = update_of(sizes, count, more) };
   o->plan = accept_text(w, o->info);
   o->b = gpu_buffers_make(w->memory, o->plan);
+  assert_non_null(o->b.dst);
   for (size_t i = 0; i < count; i++) {
     uint8_t *old = malloc(sizes[i] + 1);
     assert_non_null(old);
