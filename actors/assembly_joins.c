@@ -60,6 +60,12 @@ static weft_err on_join(void *arg, const weft_join_hello *hello, weft_why *why)
                      m->replicas ? "replica" : "rank", hello->rank, hello->world_size,
                      m->world_size, m->replicas ? "replicas" : "workers");
   }
+  if (m->draft && hello->draft == 0) {
+    return weft_whyf(why, WEFT_E_INVAL,
+                     "rank %" PRIu32 " is without a draft model, this engine has one: "
+                     "start the worker with --draft",
+                     hello->rank);
+  }
   wefti_joined *joined = &m->joined[hello->rank];
   const uint64_t now_ms = weft_loop_now_ms(weft_runtime_loop(m->rt, 0));
   /* Never dialled back: the supervisor could not take it in then. */

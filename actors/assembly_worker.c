@@ -239,6 +239,7 @@ static weft_err introduce(worker_process *w, const weft_worker_opts *o, weft_why
     .hello = { .rank = o->rank,
                .world_size = o->world_size,
                .pid = (uint32_t)getpid(),
+               .draft = o->draft,
                .incarnation = w->incarnation },
     .patience_ms = o->join_timeout_ms ? o->join_timeout_ms : JOIN_MS,
     .on_failed = end_now,

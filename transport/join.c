@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-/* {"join":1,"url","rank","world_size","pid","incarnation":"decimal"}: see handshake.h. */
+/* {"join":1,"url","rank","world_size","pid","draft","incarnation":"decimal"}: see
+ * handshake.h. */
 
 struct weft_join_server {
   wefti_hall hall;
@@ -17,7 +18,7 @@ static bool read_hello(const weft_json *o, void *facts)
   return wefti_read_str(o, "url", h->url, sizeof h->url) &&
          wefti_url_scheme(h->url) != NULL && wefti_read_u32(o, "rank", &h->rank) &&
          wefti_read_u32(o, "world_size", &h->world_size) &&
-         wefti_read_u32(o, "pid", &h->pid) &&
+         wefti_read_u32(o, "pid", &h->pid) && wefti_read_u32(o, "draft", &h->draft) &&
          wefti_read_u64(o, "incarnation", &h->incarnation);
 }
 
@@ -28,6 +29,7 @@ static void write_hello(weft_json_writer *w, const void *facts)
   weft_jw_u64(w, "rank", h->rank);
   weft_jw_u64(w, "world_size", h->world_size);
   weft_jw_u64(w, "pid", h->pid);
+  weft_jw_u64(w, "draft", h->draft);
   wefti_write_u64(w, "incarnation", h->incarnation);
 }
 
@@ -38,6 +40,7 @@ static void pack_hello(wefti_packed *p, const void *facts)
   wefti_pack_u64(p, h->rank);
   wefti_pack_u64(p, h->world_size);
   wefti_pack_u64(p, h->pid);
+  wefti_pack_u64(p, h->draft);
   wefti_pack_u64(p, h->incarnation);
 }
 

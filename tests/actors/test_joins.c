@@ -92,6 +92,29 @@ static void one_that_was_never_dialled_back_is_taken_in_anew(void **state)
   weft_runtime_destroy(rt);
 }
 
+static void one_without_a_draft_model_is_refused_where_there_is_one(void **state)
+{
+  (void)state;
+  weft_runtime *rt;
+  door_world *w = begin(&rt);
+  weft_why why = { .text = "" };
+  weft_join_hello hello = {
+    .url = "ipc:///a", .rank = 1, .world_size = 2, .incarnation = 5
+  };
+  w->members.draft = true;
+  assert_err(on_join(&w->members, &hello, &why), WEFT_E_INVAL);
+  assert_non_null(strstr(why.text, "rank 1 is without a draft model"));
+  assert_non_null(strstr(why.text, "--draft"));
+  assert_int_equal(w->ready, 0);
+  hello.draft = 1;
+  assert_ok(on_join(&w->members, &hello, &why));
+  w->members.draft = false; /* the other way round nothing is amiss */
+  hello.rank = 0;
+  assert_ok(on_join(&w->members, &hello, &why));
+  assert_int_equal(w->ready, 2);
+  weft_runtime_destroy(rt);
+}
+
 static void a_link_that_nobody_watches_does_not_keep_its_rank(void **state)
 {
   (void)state;
@@ -122,6 +145,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(one_that_was_never_dialled_back_is_taken_in_anew),
+    cmocka_unit_test(one_without_a_draft_model_is_refused_where_there_is_one),
     cmocka_unit_test(a_link_that_nobody_watches_does_not_keep_its_rank),
     cmocka_unit_test(no_room_at_the_supervisor_is_said_to_the_worker),
   };

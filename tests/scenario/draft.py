@@ -254,11 +254,13 @@ def test_a_set_that_a_rank_has_lost():
                 # one that was not told of the draft model
                 ranks[1].end()
                 ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2", "--tp", "2")
-                until(lambda: w.status()["workers"][1]["pid"] == ranks[1].process.pid and
-                      w.status()["workers"][1]["state"] in ("behind", "ready"), "it is in", 40)
-                r = w.post("/start_draft_weight_update")
-                check(r.status >= 400 and "rank 1" in r.json["error"]["message"]
-                      and "no draft model is configured" in r.json["error"]["message"], f"{r}")
+                check(ranks[1].process.wait(30) != 0, "it was let in")
+                check("rank 1 is without a draft model" in ranks[1].text() and "--draft" in ranks[1].text(),
+                      f"it says what to do: {ranks[1].text()}")
+                ranks[1].end()
+                ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2", "--tp", "2", "--draft")
+                w.wait_ready()
+                holds(w, model("a", 2), model("b", 2))
             finally:
                 for r in ranks:
                     r.end()

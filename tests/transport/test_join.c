@@ -81,11 +81,13 @@ static void the_right_token_is_let_in(void **state)
     hall h;
     hall_open(&h, schemes[i], "open sesame");
     assert_ok(h.err);
-    const weft_join_hello hello = hello_of(3);
+    weft_join_hello hello = hello_of(3);
+    hello.draft = 1;
     assert_ok(weft_join_announce(h.url, "open sesame", &hello, 5000, &h.why));
     assert_int_equal(h.joined, 1);
     assert_int_equal(h.last.rank, 3);
     assert_int_equal(h.last.world_size, 8);
+    assert_int_equal(h.last.draft, 1);
     assert_true(h.last.incarnation == UINT64_MAX - 1);
     assert_string_equal(h.last.url, hello.url);
     hall_close(&h);
@@ -151,7 +153,7 @@ static weft_buf *say(const hall *h, const char *text)
 
 #define HELLO                                                                            \
   "{\"join\":1,\"nonce\":\"%064d\",\"url\":\"tcp://1.2.3.4:5\",\"rank\":0,"              \
-  "\"world_size\":1,\"pid\":1,\"incarnation\":\"9\"}"
+  "\"world_size\":1,\"pid\":1,\"draft\":1,\"incarnation\":\"9\"}"
 
 /* A proof is good for one try; more than the half-open places are no way to keep out. */
 static void replays_and_floods_get_nowhere(void **state)
@@ -169,7 +171,7 @@ static void replays_and_floods_get_nowhere(void **state)
   /* By hand, so that the same proof can be sent twice. */
   (void)snprintf(text, sizeof text, HELLO, 7);
   weft_buf *b = say(&h, text);
-  weft_join_hello hello_7 = { .world_size = 1, .pid = 1, .incarnation = 9 };
+  weft_join_hello hello_7 = { .world_size = 1, .pid = 1, .draft = 1, .incarnation = 9 };
   (void)snprintf(hello_7.url, sizeof hello_7.url, "tcp://1.2.3.4:5");
   wefti_nonces nonces;
   char hex[WEFTI_HEX];

@@ -16,6 +16,7 @@ WEFT_BEGIN_DECLS
 typedef struct weft_join_hello {
   char url[256]; /* the worker's port */
   uint32_t rank, world_size, pid;
+  uint32_t draft; /* 1 = it keeps a draft model's set of weights, too */
   uint64_t incarnation;
 } weft_join_hello;
 
