@@ -101,9 +101,17 @@ void wefti_reply_problem(const wefti_http_ops *ops, weft_http_id id,
   finish(ops, id, bad->status, &w);
 }
 
+static void write_replicas(weft_json_writer *w, const weft_client_done *done)
+{
+  if (done->replicas != NULL) {
+    weft_jw_raw(w, "replicas", (const char *)done->replicas->data, done->replicas->len);
+  }
+}
+
 /* {"error":"Failed to pause generation: …"}, as the pause family speaks. */
 static void reply_string_error(const wefti_http_ops *ops, const wefti_open *open,
-                               const status_row *row, const char *message, size_t len)
+                               const weft_client_done *done, const status_row *row,
+                               const char *message, size_t len)
 {
   const wefti_route_fact *fact = wefti_route_fact_of(open->route);
   weft_json_writer w;
@@ -115,6 +123,7 @@ static void reply_string_error(const wefti_http_ops *ops, const wefti_open *open
   weft_jw_init(&w);
   weft_jw_object(&w, NULL);
   weft_jw_str(&w, "error", n < 0 ? fact->failed : text);
+  write_replicas(&w, done);
   weft_jw_end(&w);
   finish(ops, open->id, row->status, &w);
 }
@@ -151,7 +160,7 @@ static void reply_error(const wefti_http_ops *ops, const wefti_open *open,
   }
   const wefti_route_fact *fact = wefti_route_fact_of(open->route);
   if (fact->failed != NULL) {
-    reply_string_error(ops, open, row, text, len);
+    reply_string_error(ops, open, done, row, text, len);
     return;
   }
   weft_json_writer w;
@@ -175,6 +184,7 @@ static void reply_error(const wefti_http_ops *ops, const wefti_open *open,
   if (outcome_name(done->outcome) != NULL) {
     weft_jw_str(&w, "outcome", outcome_name(done->outcome));
   }
+  write_replicas(&w, done);
   weft_jw_end(&w);
   weft_jw_end(&w);
   finish(ops, open->id, row->status, &w);
@@ -189,6 +199,20 @@ static void reply_member(const wefti_http_ops *ops, const wefti_open *open,
   weft_jw_strn(&w, key, value, len);
   weft_jw_end(&w);
   finish(ops, open->id, 200, &w);
+}
+
+/* The object with more members: key, which may be "", and what follows.  NULL = out of
+ * memory; else the caller frees it. */
+static char *with_members(const char *object, size_t len, const char *key,
+                          const char *more, size_t more_len)
+{
+  const size_t cap = len + strlen(key) + more_len + 2;
+  char *all = malloc(cap);
+  if (all != NULL) {
+    (void)snprintf(all, cap, "%.*s,%s%.*s}", (int)len - 1, object, key, (int)more_len,
+                   more);
+  }
+  return all;
 }
 
 /* Of a fleet whose replicas show different things: who shows what, beside the version. */
@@ -208,15 +232,13 @@ static void reply_mixed(const wefti_http_ops *ops, const wefti_open *open,
     return;
   }
   const weft_buf *more = done->body; /* an object that is not empty */
-  char *all = realloc(text, len + more->len);
+  char *all = with_members(text, len, "", (const char *)more->data + 1, more->len - 2);
+  free(text);
   if (all == NULL) {
-    free(text);
     wefti_reply_nomem(ops, open->id);
     return;
   }
-  all[len - 1] = ',';
-  memcpy(all + len, more->data + 1, more->len - 1);
-  wefti_reply_body(ops, open->id, 200, all, len + more->len - 1);
+  wefti_reply_body(ops, open->id, 200, all, strlen(all));
   free(all);
 }
 
@@ -248,7 +270,7 @@ static void reply_info(const wefti_http_ops *ops, const wefti_open *open,
 
 /* {"success":true,"new_version":…} with the headers of a commit. */
 static void reply_label(const wefti_http_ops *ops, const wefti_open *open,
-                        weft_http_reply *reply)
+                        const weft_client_done *done, weft_http_reply *reply)
 {
   weft_json_writer w;
   char *text;
@@ -257,6 +279,7 @@ static void reply_label(const wefti_http_ops *ops, const wefti_open *open,
   weft_jw_object(&w, NULL);
   weft_jw_bool(&w, "success", true);
   weft_jw_strn(&w, "new_version", (const char *)open->echo->data, open->echo->len);
+  write_replicas(&w, done);
   weft_jw_end(&w);
   if (weft_jw_take(&w, &text, &len) != WEFT_OK) {
     /* The label has changed: say so without the echo rather than call it a failure. */
@@ -280,6 +303,7 @@ static void reply_success(const wefti_http_ops *ops, const wefti_open *open,
   weft_http_header headers[3];
   weft_http_reply reply = { .status = 200, .headers = headers };
   char number[24];
+  char *owned = NULL;
   if (done->fenced.len > 0) {
     headers[reply.header_count++] = (weft_http_header){ "Weft-Fenced", done->fenced.p };
   }
@@ -291,10 +315,15 @@ static void reply_success(const wefti_http_ops *ops, const wefti_open *open,
     headers[reply.header_count++] = (weft_http_header){ "Weft-Sequence", number };
   }
   if (fact->success != NULL) {
-    reply.body = fact->success;
-    reply.body_len = strlen(fact->success);
+    const bool fleet = done->replicas != NULL && fact->success[0] == '{';
+    owned = fleet ? with_members(fact->success, strlen(fact->success),
+                                 "\"replicas\":", (const char *)done->replicas->data,
+                                 done->replicas->len)
+                  : NULL;
+    reply.body = owned == NULL ? fact->success : owned; /* it did succeed */
+    reply.body_len = strlen(reply.body);
   } else if (open->echo != NULL) {
-    reply_label(ops, open, &reply);
+    reply_label(ops, open, done, &reply);
     return;
   } else if (done->body != NULL) {
     reply.body = done->body->data;
@@ -304,6 +333,7 @@ static void reply_success(const wefti_http_ops *ops, const wefti_open *open,
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
   }
   respond(ops, open->id, &reply);
+  free(owned);
 }
 
 void wefti_reply_done(const wefti_http_ops *ops, const wefti_open *open,

@@ -82,6 +82,10 @@ static void tell(weft_ctx *ctx, engine *e, engine_call *call, const engine_answe
 {
   done_answer done;
   fill_done(ctx, e, call->kind, call->started_ms, a, &done);
+  if (call->results == NULL && call->asked) {
+    call->results = engine_fleet_results(e);
+  }
+  done.msg.replicas = call->results;
   call->failed = a->err != WEFT_OK;
   if (!call->answered && call->ask.type != 0) {
     engine_upstream_answer(ctx, e, call, a);
@@ -124,6 +128,7 @@ void engine_call_free(weft_ctx *ctx, engine *e, engine_call *call)
   }
   weft_timer_cancel(ctx, call->due_timer);
   weft_buf_unref(call->info);
+  weft_buf_unref(call->results);
   weft_free(ctx, call->version);
   weft_free(ctx, call->expected);
   weft_free(ctx, call->reason);

@@ -48,6 +48,19 @@ void engine_cast_fini(weft_ctx *ctx, engine *e)
 
 /* ---- the end */
 
+static weft_buf *results(const engine *e, const engine_cast *c)
+{
+  weft_json_writer w;
+  weft_jw_init(&w);
+  weft_jw_array(&w, NULL);
+  for (uint32_t i = 0; i < e->world; i++) {
+    const cast_part *p = &c->parts[i];
+    engine_fleet_result(&w, i, p->err == WEFT_OK ? NULL : p->text);
+  }
+  weft_jw_end(&w);
+  return weft_jw_take_buf(&w);
+}
+
 static void label_done(weft_ctx *ctx, engine *e, engine_cast *c)
 {
   char fenced[256] = "";
@@ -55,6 +68,9 @@ static void label_done(weft_ctx *ctx, engine *e, engine_cast *c)
     if (c->parts[i].err != WEFT_OK) {
       engine_fenced_add(fenced, sizeof fenced, i);
     }
+  }
+  if (e->change.call != NULL) {
+    e->change.call->results = results(e, c);
   }
   cast_free(ctx, e, c);
   engine_become_visible(ctx, e, fenced);
@@ -80,6 +96,9 @@ static void call_done(weft_ctx *ctx, engine *e, engine_cast *c)
   a.culprits = culprits;
   engine_call *call = c->call;
   c->call = NULL;
+  if (call != NULL) {
+    call->results = results(e, c);
+  }
   cast_free(ctx, e, c);
   if (call != NULL) {
     engine_answer_call(ctx, e, call, &a);

@@ -323,6 +323,37 @@ weft_buf *engine_fleet_mixed(const engine *e, weft_err *err)
   return json;
 }
 
+void engine_fleet_result(weft_json_writer *w, uint32_t rank, const char *error)
+{
+  weft_jw_object(w, NULL);
+  weft_jw_u64(w, "replica", rank);
+  weft_jw_bool(w, "ok", error == NULL);
+  weft_jw_str(w, "error", error);
+  weft_jw_end(w);
+}
+
+weft_buf *engine_fleet_results(const engine *e)
+{
+  weft_json_writer w;
+  if (e->fleet.replicas == NULL) {
+    return NULL;
+  }
+  weft_jw_init(&w);
+  weft_jw_array(&w, NULL);
+  for (uint32_t i = 0; i < e->world; i++) {
+    const engine_reply *r = &e->round.replies[i];
+    const bool cut_off = r->state == REPLY_OK && r->err != WEFT_OK;
+    engine_fleet_result(&w, i,
+                        cut_off                   ? "is cut off"
+                        : r->state == REPLY_OK    ? NULL
+                        : r->state == REPLY_NONE  ? "was not asked"
+                        : r->state == REPLY_ASKED ? "has not answered"
+                                                  : r->text);
+  }
+  weft_jw_end(&w);
+  return weft_jw_take_buf(&w);
+}
+
 void engine_fleet_status(weft_json_writer *w, const engine *e)
 {
   weft_jw_bool(w, "mixed", is_mixed(e));

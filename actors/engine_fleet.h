@@ -56,6 +56,10 @@ bool engine_fleet_settled(weft_ctx *ctx, const struct engine *e);
  * out of memory. */
 weft_buf *engine_fleet_mixed(const struct engine *e, weft_err *err);
 void engine_fleet_status(weft_json_writer *w, const struct engine *e);
+/* How each replica fared in the round that a call is answered for: a JSON array.  NULL =
+ * no fleet, or out of memory. */
+weft_buf *engine_fleet_results(const struct engine *e);
+void engine_fleet_result(weft_json_writer *w, uint32_t rank, const char *error);
 void engine_fleet_replica(weft_json_writer *w, const struct engine *e, uint32_t rank);
 
 /* ---- engine_cast.c */

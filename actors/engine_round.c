@@ -201,6 +201,9 @@ void engine_round_begin(weft_ctx *ctx, engine *e, engine_phase phase, uint64_t t
   e->round.due_ms = e->round.began_ms + timeout_ms;
   e->round.open = 0;
   e->round.to_end = phase == PHASE_FINISH || absence_is_fine(phase);
+  if (e->call != NULL) {
+    e->call->asked = true;
+  }
   bool refused = false;
   for (uint32_t rank = 0; rank < e->world; rank++) {
     /* With a rank known to be down, no other may enter a phase it could not leave. */

@@ -72,6 +72,8 @@ typedef struct engine_call {
   char *version;                 /* NUL-terminated, may be "" */
   char *expected;
   char *reason;
+  bool asked;        /* all ranks, in a round */
+  weft_buf *results; /* of a fleet: how each replica fared, a JSON array; may be NULL */
 } engine_call;
 
 /* What a call is answered with. */

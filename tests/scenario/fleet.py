@@ -10,6 +10,9 @@ from weft_scenario import (BIN, SLOW, Background, check, folder, main, model, sa
                            weft, write_safetensors)
 
 
+EACH_OK = [{"replica": i, "ok": True, "error": None} for i in range(2)]
+
+
 def commits(w):
     """What its history says was committed, oldest first."""
     return [(v["kind"], v["version"], v.get("digest")) for v in reversed(w.get("/weight_versions").json["versions"])
@@ -94,7 +97,10 @@ def test_stock_trainers_lifecycle_is_unchanged():
                 ("GET", "/weight_info", None, b'{"weight_version":"a"}'),
                 ("POST", "/reset_prefix_cache", None, b'{"success":true}')):
             r = c.do(method, path, body)
-            same((r.status, r.body), (200, want), f"{method} {path}")
+            got = r.json
+            if method == "POST" and path != "/reset_encoder_cache":
+                same(got.pop("replicas"), EACH_OK, f"each replica's result of {path}")
+            same((r.status, got), (200, json.loads(want)), f"{method} {path}")
         f.agree("a", model("a"))
         p = weft("push", f.file("b"), "--version", "b", server=c.url)
         same(p.returncode, 0, p.stderr)
@@ -112,7 +118,8 @@ def test_stock_trainers_lifecycle_is_unchanged():
 def test_a_label_reaches_all():
     with folder() as d, Fleet(d) as f:
         f.push("a")
-        f.coordinator.ok("/update_weight_version", {"new_version": "a, renamed"})
+        r = f.coordinator.post("/update_weight_version", {"new_version": "a, renamed"})
+        same(r.json, {"success": True, "new_version": "a, renamed", "replicas": EACH_OK}, "the answer")
         f.agree("a, renamed", model("a"))
         r = f.coordinator.post("/update_weight_version", {"new_version": "x", "expected_version": "other"})
         same(r.status, 412, f"compare and set: {r}")
@@ -133,6 +140,7 @@ def test_vllm_39366_pause_answers_when_every_replica_has_paused():
         stop_process(f.members[1].process.pid)
         r = f.coordinator.post("/pause")
         check(r.status != 200 and b"replica 1" in r.body, f"one did not answer: it is named: {r}")
+        same([x["ok"] for x in r.json["replicas"]], [True, False], "and each one's result is there")
 
 
 def test_vllm_38009_a_paused_fleet_takes_updates_and_stays_paused():
@@ -168,6 +176,9 @@ def test_what_one_replica_refuses_nobody_has():
             f.coordinator.ok("/start_weight_update")
             r = f.coordinator.post("/update_weights", f.coordinator.file_source(f.file("b")))
             check(r.status >= 400 and b"replica 1" in r.body and b"replica 0" not in r.body, f"the one that refused: {r}")
+            zero, one = r.json["error"]["replicas"]
+            check(not one["ok"] and str(f.file("b")) in one["error"], f"the error of that one: {one}")
+            check(zero["replica"] == 0 and one["replica"] == 1, f"in order: {zero}, {one}")
             f.coordinator.post("/abort_weight_update")
             f.agree("a", model("a"))
             same([w.status()["sequence"] for w in f.all()], before, "nothing was counted anywhere")
