@@ -579,21 +579,6 @@ static void in_place_pins_wait_outside_and_addresses_stay(void **state)
   api_end(&w);
 }
 
-static void in_place_needs_the_host_backend(void **state)
-{
-  (void)state;
-  api_world w;
-  weft_why why;
-  api_create(&w);
-  weft_engine_opts opts = api_opts(&w, kind, program);
-  opts.staging = WEFT_STAGING_INPLACE;
-  opts.backend = "nccl";
-  assert_err(weft_engine_create(&opts, &w.engine, &why), WEFT_E_UNSUPPORTED);
-  assert_non_null(strstr(why.text, "staging inplace is for the host backend"));
-  w.engine = NULL;
-  api_end(&w);
-}
-
 #ifdef API_PROGRAM
 static int pid_of_rank(api_world *w, size_t rank)
 {
@@ -664,7 +649,6 @@ int main(void)
     cmocka_unit_test(destroy_answers_what_is_open),
     cmocka_unit_test(a_deadline_ends_a_transfer_that_hangs),
     cmocka_unit_test(in_place_pins_wait_outside_and_addresses_stay),
-    cmocka_unit_test(in_place_needs_the_host_backend),
     cmocka_unit_test(readers_never_see_a_mixture_or_the_past),
     cmocka_unit_test(a_remote_client_has_the_same_calls),
     cmocka_unit_test(nobody_there_is_said_at_once),
