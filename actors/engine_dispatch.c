@@ -51,9 +51,13 @@ void engine_fail_running(weft_ctx *ctx, engine *e, const char *why)
   engine_answer a = { .err = WEFT_E_CONFLICT,
                       .outcome = WEFT_OUTCOME_NOT_COMMITTED,
                       .phase = engine_phase_name(e->round.phase) };
-  (void)snprintf(a.message, sizeof a.message, "%s: %s; %s",
-                 engine_call_name(e->call->kind), why, engine_unchanged(e));
   engine_call *call = e->call;
+  if (call->ask.type != 0) { /* a coordinator says the rest */
+    (void)snprintf(a.message, sizeof a.message, "%s", why);
+  } else {
+    (void)snprintf(a.message, sizeof a.message, "%s: %s; %s",
+                   engine_call_name(call->kind), why, engine_unchanged(e));
+  }
   e->call = NULL;
   engine_answer_call(ctx, e, call, &a);
 }

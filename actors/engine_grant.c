@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { GRANT_MAX_MS = 2000 };
+enum { GRANT_MAX_MS = 2000, PATIENCE_MS = 2000 };
 
 /* ---- what it holds */
 
@@ -117,14 +117,27 @@ uint32_t engine_upstream_grant_ms(weft_ctx *ctx, const engine *e, const engine_m
   return left < e->args.grant_ms ? (uint32_t)left : e->args.grant_ms;
 }
 
+/* To the end of the grant; without one, as long as an update waits for the next. */
 static void arm_cut(weft_ctx *ctx, engine *e)
 {
   const uint64_t now = weft_boottime_ns(ctx);
-  const uint64_t left = e->up.until_ns > now ? (e->up.until_ns - now) / 1000000 + 1 : 1;
+  const uint64_t until = e->up.until_ns;
+  const uint64_t left = until > now ? (until - now) / 1000000 + 1 : PATIENCE_MS;
   weft_timer_cancel(ctx, e->up.cut_timer);
   e->up.cut_timer = weft_timer_start(ctx, left, ENGINE_TAG(TIMER_CUT, 0));
 }
 
+/* An update of the coordinator's that has no vote: nobody would miss it but its caller.
+ */
+static bool may_drop(const engine *e)
+{
+  const wefti_session_state s = e->session.state;
+  const bool open = s != WEFTI_IDLE && s != WEFTI_COMMITTING && s != WEFTI_ABORTING;
+  return e->session.upstream && open && s != WEFTI_PREPARED;
+}
+
+/* Readers get nothing from now on.  An update goes on for a while: one heartbeat that was
+ * lost, or a moment in which one of us stood still, is not the end of a coordinator. */
 void engine_upstream_cut_due(weft_ctx *ctx, engine *e, uint64_t timer)
 {
   engine_upstream *up = &e->up;
@@ -136,20 +149,22 @@ void engine_upstream_cut_due(weft_ctx *ctx, engine *e, uint64_t timer)
     arm_cut(ctx, e);
     return;
   }
-  up->cut = true;
-  weft_log(ctx, WEFT_LOG_WARN, "cut off from the coordinator: no grant any more fleet=%s",
-           up->fleet);
-  const wefti_session_state s = e->session.state;
-  const bool open = s != WEFTI_IDLE && s != WEFTI_COMMITTING && s != WEFTI_ABORTING;
-  if (e->session.upstream && open && s != WEFTI_PREPARED) {
-    engine_upstream_drop(ctx, e, "the coordinator's grant has run out");
+  if (!up->cut) {
+    up->cut = true;
+    weft_log(ctx, WEFT_LOG_WARN,
+             "cut off from the coordinator: no grant any more fleet=%s", up->fleet);
+    engine_event_status(ctx, e);
+  } else if (may_drop(e)) {
+    engine_upstream_drop(ctx, e,
+                         "the coordinator's grant has run out, and no other came");
   }
-  engine_event_status(ctx, e);
 }
 
 void engine_upstream_rearm(weft_ctx *ctx, engine *e)
 {
-  if (e->args.member && !e->up.cut && e->up.until_ns != 0 && e->up.cut_timer == 0) {
+  const engine_upstream *up = &e->up;
+  const bool due = up->until_ns != 0 && !up->cut;
+  if (e->args.member && up->cut_timer == 0 && (due || may_drop(e))) {
     arm_cut(ctx, e);
   }
 }

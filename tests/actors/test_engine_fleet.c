@@ -237,6 +237,88 @@ static void a_cut_off_replica_stops_serving(void **state)
   end(&w);
 }
 
+static void expect_session(unsigned replica, const char *text)
+{
+  const fleet_answer *a = fleet_query(&w, replica, WEFT_QUERY_STATUS);
+  expect(&w, a, WEFT_OK);
+  if (strstr(a->body, text) == NULL) {
+    fail_msg("'%s' is not in '%s'", text, a->body);
+  }
+}
+
+static void a_lost_heartbeat_stops_readers_but_no_update(void **state)
+{
+  (void)state;
+  begin(&w, &(fleet_opts){ .seed = 1 });
+  push(&w, "{\"a\":1}", "one");
+  fleet_run(&w, 2000);
+  expect(&w, fleet_begin(&w, C), WEFT_OK);
+  w.engines[1].lose_answer = WEFT_MSG_W_BEAT;
+  bool served = true;
+  for (unsigned i = 0; i < 40; i++) {
+    fleet_run(&w, 100);
+    served = served && fleet_serves(&w, 1, 0);
+  }
+  assert_false(served);
+  assert_true(fleet_serves(&w, 1, 0));
+  expect(&w, fleet_update(&w, C, "{\"a\":2}"), WEFT_OK);
+  expect(&w, fleet_finish(&w, C, "two"), WEFT_OK);
+  fleet_run(&w, 2000);
+  expect_fleet(&w, "two");
+  end(&w);
+}
+
+static void an_update_ends_where_the_coordinator_is_silent(void **state)
+{
+  (void)state;
+  begin(&w, &(fleet_opts){ .seed = 1 });
+  push(&w, "{\"a\":1}", "one");
+  fleet_run(&w, 2000);
+  expect(&w, fleet_begin(&w, C), WEFT_OK);
+  fleet_cut(&w, 1, true);
+  fleet_run(&w, 1500);
+  expect_session(1, "\"state\":\"open\"");
+  fleet_run(&w, 3500);
+  expect_session(1, "\"session\":null");
+  expect_session(0, "\"state\":\"open\"");
+  fleet_cut(&w, 1, false);
+  fleet_run(&w, 2500);
+  const fleet_answer *a = fleet_update(&w, C, "{\"a\":2}");
+  expect(&w, a, WEFT_E_STALE);
+  expect_text(a, "replica 1: epoch 2, but 2 has ended here");
+  fleet_run(&w, 2000);
+  push(&w, "{\"a\":2}", "two");
+  fleet_run(&w, 2000);
+  expect_fleet(&w, "two");
+  end(&w);
+}
+
+static void a_mute_rank_is_where_the_grant_runs_out(void **state)
+{
+  (void)state;
+  begin(&w, &(fleet_opts){ .seed = 1 });
+  expect(&w, fleet_begin(&w, C), WEFT_OK);
+  w.engines[1].ranks[0].mute = WEFT_MSG_W_GO;
+  w.engines[1].lose_question = WEFT_MSG_W_BEAT;
+  weft_buf *info = weft_buf_create("{}", 2);
+  const weft_client_update m = { .h.type = WEFT_MSG_CLIENT_UPDATE,
+                                 .caller = 100,
+                                 .info = info };
+  fleet_post(&w, 0, C, &m.h);
+  weft_buf_unref(info);
+  for (unsigned i = 0; i < 20 && !w.answers[0].came; i++) {
+    w.engines[1].lose_question = WEFT_MSG_W_BEAT; /* each of them */
+    fleet_run(&w, 500);
+  }
+  const fleet_answer *a = &w.answers[0];
+  expect(&w, a, WEFT_E_CONFLICT);
+  assert_string_equal(a->message,
+                      "update_weights failed in phase transfer on replica 1: the "
+                      "coordinator's grant has run out, and no other came; weights and "
+                      "version are unchanged, the session is over");
+  end(&w);
+}
+
 static void a_replica_that_restarts_is_behind_until_a_push(void **state)
 {
   (void)state;
@@ -349,6 +431,9 @@ int main(void)
     cmocka_unit_test(clients_are_sent_to_the_coordinator),
     cmocka_unit_test(a_replica_of_another_size_is_not_let_in),
     cmocka_unit_test(a_cut_off_replica_stops_serving),
+    cmocka_unit_test(a_lost_heartbeat_stops_readers_but_no_update),
+    cmocka_unit_test(an_update_ends_where_the_coordinator_is_silent),
+    cmocka_unit_test(a_mute_rank_is_where_the_grant_runs_out),
     cmocka_unit_test(a_replica_that_restarts_is_behind_until_a_push),
     cmocka_unit_test(a_replica_is_brought_up_by_a_push_of_its_own),
     cmocka_unit_test(the_coordinator_takes_over_from_a_push_of_a_replicas_own),

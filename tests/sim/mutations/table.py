@@ -184,8 +184,8 @@ FLEET_MUTATIONS = [
         (ENGINE + "grant.c", "  if (m->visible != 0 && m->visible == up->before &&",
          "  if (m->visible != 0 && m->visible < up->next_sequence &&")]),
     ("vote-taken-back", "a replica that is cut off aborts what it has voted for", [
-        (ENGINE + "grant.c", "  if (e->session.upstream && open && s != WEFTI_PREPARED) {",
-         "  if (e->session.upstream && open) {")]),
+        (ENGINE + "grant.c", "  return e->session.upstream && open && s != WEFTI_PREPARED;",
+         "  return e->session.upstream && open;")]),
     ("presumed-commit", "a coordinator that has no record of a change says committed", [
         (ENGINE + "fleet.c", "                                       .committed = r != NULL,",
          "                                       .committed = 1,")]),
