@@ -12,6 +12,7 @@ typedef struct gpu_world {
   fixture *f;
   trainer t;
   uint8_t *bytes[TENSORS]; /* what the trainer sends next */
+  bool packed;             /* all of it in one buffer */
 } gpu_world;
 
 static void fill(gpu_world *w, size_t tensor, uint8_t with)
@@ -61,8 +62,9 @@ static void meet(gpu_world *w)
   char info[512];
   fixture *f = w->f;
   (void)snprintf(info, sizeof info,
-                 "{\"nccl_unique_id_b64\":\"%s\",\"rank_offset\":1,\"world_size\":2}",
-                 w->t.id_text);
+                 "{\"nccl_unique_id_b64\":\"%s\",\"rank_offset\":1,\"world_size\":2,"
+                 "\"packed\":%s}",
+                 w->t.id_text, w->packed ? "true" : "false");
   f->epoch++;
   world_as(put_info(f, WEFT_TRANSFER_INIT, info), w_ok, W_OK);
   w->t.warm_only = true;
@@ -70,6 +72,7 @@ static void meet(gpu_world *w)
   world_as(go(f, WEFT_TRANSFER_INIT), w_ok, W_OK);
   assert_int_equal(trainer_join_thread(&w->t), 0);
   w->t.warm_only = false;
+  w->t.packed = w->packed ? 1 << 30 : UINT64_MAX;
 }
 
 static void meet_again(gpu_world *w)
@@ -282,6 +285,8 @@ static void tied_tensors_that_come_together_are_compared(void **state)
   push(w, 2, TENSORS); /* either of them brings both */
   look(w, now);
   assert_memory_equal(now, at, sizeof at);
+  w->packed = true; /* both are there before either is hashed */
+  meet_again(w);
   fill(w, 2, 72);
   world_as(start(w->f), w_ok, W_OK);
   world_as(bring(w, 0, TENSORS, true), w_ok, W_OK);
