@@ -105,8 +105,9 @@ class Machine:
             return self.wrong(what, r["why"])
         self.row(what, f"free after {r['free_after_ms']} ms", "from the cancel to the call's return, ncclCommAbort included")
 
-    def push(self, backend, what, *args):
-        """The programs themselves: weftd with one worker, weft push, what the worker holds."""
+    def push(self, backend, what, *args, inplace=False):
+        """The programs themselves: weftd with one worker, weft push, what the worker holds.  In place a
+        second update goes over the first."""
         with tempfile.TemporaryDirectory() as d:
             path, want = checkpoint(pathlib.Path(d) / "model.safetensors")
             env = {k: v for k, v in os.environ.items() if k != "WEFT_SERVER"}
@@ -116,7 +117,8 @@ class Machine:
                     if backend == "nccl" or self.where[i] == "--cudart"]
             server = subprocess.Popen(
                 [self.program("weftd"), "--listen", "127.0.0.1:0", "--workers", "1", "--dev", "--run-dir", d + "/run",
-                 "--backend", backend, *mine, *(["--allow-ipc-pickle"] if backend == "ipc" else [])],
+                 "--backend", backend, *mine, *(["--allow-ipc-pickle"] if backend == "ipc" else []),
+                 "--staging", "inplace" if inplace else "shadow"],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
             try:
                 line = server.stdout.readline()
@@ -124,11 +126,13 @@ class Machine:
                     return self.wrong(what, "weftd did not start: " + server.stderr.read()[-300:])
                 url = "http://" + json.loads(line)["http"]
                 weft = [self.program("weft")]
-                p = subprocess.run([*weft, "push", "--server", url, "--source", backend, *mine, "--device", "0", "--version",
-                                    "one", "--json", "--timeout", "60", *args, path], stdin=subprocess.DEVNULL,
-                                   capture_output=True, text=True, timeout=200, env=env)
-                if p.returncode != 0:
-                    return self.wrong(what, (p.stderr.strip().splitlines() or ["?"])[0][:300])
+                first, _ = checkpoint(pathlib.Path(d) / "first.safetensors", seed="first ")
+                for version, path in [("first", first), ("one", path)] if inplace else [("one", path)]:
+                    p = subprocess.run([*weft, "push", "--server", url, "--source", backend, *mine, "--device", "0",
+                                        "--version", version, "--json", "--timeout", "60", *args, path],
+                                       stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, env=env)
+                    if p.returncode != 0:
+                        return self.wrong(what, (p.stderr.strip().splitlines() or ["?"])[0][:300])
                 sums = subprocess.run([*weft, "checksum", "--server", url, "--json"], stdin=subprocess.DEVNULL,
                                       capture_output=True, text=True, timeout=100, env=env)
                 got = {k.split(":", 5)[5]: v for k, v in json.loads(sums.stdout)["checksums"].items()}
@@ -141,9 +145,9 @@ class Machine:
                 server.communicate(timeout=60)
 
 
-def checkpoint(path, tensors=64, each=256 << 10):
+def checkpoint(path, tensors=64, each=256 << 10, seed=""):
     """A safetensors file, and the SHA-256 of every tensor."""
-    data = {f"layers.{i}.weight": hashlib.shake_128(str(i).encode()).digest(each) for i in range(tensors)}
+    data = {f"layers.{i}.weight": hashlib.shake_128(f"{seed}{i}".encode()).digest(each) for i in range(tensors)}
     head = json.dumps({n: {"dtype": "BF16", "shape": [each // 2], "data_offsets": [i * each, (i + 1) * each]}
                        for i, n in enumerate(data)}).encode()
     head += b" " * (-len(head) % 8)
@@ -177,12 +181,14 @@ def main():
     m.ipc(a.mib)
     m.push("ipc", "`weft push --source ipc` to one worker")
     m.push("ipc", "the same, packed", "--packed", "--packed-buffer-bytes", str(4 << 20))
+    m.push("ipc", "the same, one by one, over live tensors", inplace=True)
     m.alone()
     m.abort("abort-join", "abort of a join that nobody else comes to")
     if version >= SHARED_SINCE:
         m.pair(a.mib)
         m.abort("abort-broadcast", "abort of a broadcast that never comes")
         m.push("nccl", "`weft push --source nccl` to one worker on the same GPU")
+        m.push("nccl", "the same, over live tensors", inplace=True)
     else:
         m.row("two ranks on the GPU", "not run", f"NCCL {info['nccl']} lets no two ranks share one; 2.30 may")
     print(f"{info['gpu']}, CUDA {info['cuda']}, NCCL {info['nccl']}\n")
