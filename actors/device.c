@@ -12,9 +12,12 @@
 #include <malloc.h>
 #endif
 
+enum { LATE_MS = 1 };
+
 typedef struct device_actor {
   wefti_device *device;
   wefti_device_session session;
+  bool timer; /* runs */
 } device_actor;
 
 /* ---- jobs */
@@ -230,10 +233,24 @@ static void answer(weft_ctx *ctx, const weft_device_run *m, weft_err err,
   (void)weft_reply(ctx, weft_return_of(&m->h), weft_msg_make(ctx, &done.h));
 }
 
+/* Digests go on between jobs.  Without memory for a timer they wait for the next job. */
+static void go_on(weft_ctx *ctx, device_actor *d)
+{
+  if (!d->timer && wefti_late_advance(&d->session)) {
+    d->timer = weft_timer_start(ctx, LATE_MS, 0) != 0;
+  }
+}
+
 static weft_err device_on(weft_ctx *ctx, void *self, const weft_msg *msg)
 {
+  device_actor *d = self;
   if (msg->type == WEFT_MSG_STOP) {
     weft_stop(ctx, WEFT_OK);
+    return WEFT_OK;
+  }
+  if (msg->type == WEFT_MSG_TIMER) {
+    d->timer = false;
+    go_on(ctx, d);
     return WEFT_OK;
   }
   if (msg->type != WEFT_MSG_DEVICE_RUN) {
@@ -243,8 +260,9 @@ static weft_err device_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   const uint64_t since_ns = weft_now_ns(ctx);
   wefti_device_result result = { 0 };
   weft_why why = { 0 };
-  const weft_err err = run_job(self, m, &result, &why);
+  const weft_err err = run_job(d, m, &result, &why);
   answer(ctx, m, err, &result, &why, since_ns);
+  go_on(ctx, d);
   weft_buf_unref(result.json);
   return WEFT_OK;
 }

@@ -98,8 +98,11 @@ void wefti_device_owns_process(wefti_device *device);
 
 typedef struct wefti_staged {
   wefti_entry entry;
-  uint64_t order; /* of arrival: of two with one name the later one counts */
+  uint64_t order;          /* of arrival: of two with one name the later one counts */
+  const weft_digest *late; /* where its digest will be; NULL = entry has it */
 } wefti_staged;
+
+typedef struct wefti_late wefti_late;
 
 typedef struct wefti_device_session {
   wefti_device *device;
@@ -122,6 +125,8 @@ typedef struct wefti_device_session {
   size_t sorted; /* how many there were after the last compaction */
   uint64_t order;
   uint64_t received_bytes; /* of the session so far, repeats included */
+  wefti_late *late;        /* digests that are not there yet */
+  bool late_repeats;       /* ... of tensors that came again since */
 } wefti_device_session;
 
 typedef struct wefti_device_result {
@@ -153,6 +158,29 @@ weft_err wefti_session_install(wefti_device_session *s, bool strict,
                                wefti_device_result *out, weft_why *why) WEFT_MUST_USE;
 /* Forgets all that the session staged; what it installed stays installed. */
 void wefti_session_close(wefti_device_session *s);
+
+/* ---- digests that come behind the bytes (device_late.c): where transfer has settle */
+/* Digests of an update's count tensors, which own their cells meanwhile. */
+struct wefti_late {
+  wefti_late *next;
+  weft_digest *digests; /* [count] */
+  wefti_cell **cells;   /* [cell_count], of count */
+  size_t cell_count;
+};
+/* NULL = out of memory. */
+wefti_late *wefti_late_make(size_t count);
+void wefti_late_free(wefti_late *late); /* what was not kept; NULL is a no-op */
+/* Takes late, of the update that was received and staged last. */
+void wefti_late_keep(wefti_device_session *s, wefti_late *late);
+/* Until all digests are in what is staged.  After an error the session is for close. */
+weft_err wefti_late_settle(wefti_device_session *s, weft_why *why) WEFT_MUST_USE;
+/* Before room is made for more: settles where it costs nothing, gives memory back, or
+ * what comes goes over what is there. */
+weft_err wefti_late_ease(wefti_device_session *s, weft_why *why) WEFT_MUST_USE;
+/* Nothing reads what is staged any more when it returns. */
+void wefti_late_forget(wefti_device_session *s);
+/* Goes on without waiting.  true: call it again in a millisecond. */
+bool wefti_late_advance(wefti_device_session *s);
 
 /* ---- the two sets of one snapshot (device_set.c).  Readers pin both at once, so the
  * draft model's tensors are in it beside the main model's, under names that begin with

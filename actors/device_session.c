@@ -188,8 +188,11 @@ weft_err wefti_session_accept(wefti_device_session *s, const weft_buf *info,
     return weft_whyf(why, WEFT_E_STATE, "epoch %" PRIu64 " cannot accept an update now",
                      who->epoch);
   }
-  weft_err err = device->transfer->accept(device->backend, (const char *)info->data,
-                                          info->len, who, &s->plan, why);
+  weft_err err = wefti_late_ease(s, why);
+  if (err == WEFT_OK) {
+    err = device->transfer->accept(device->backend, (const char *)info->data, info->len,
+                                   who, &s->plan, why);
+  }
   if (err != WEFT_OK) {
     s->plan = NULL;
     return err;
@@ -251,6 +254,7 @@ void wefti_session_compact(wefti_device_session *s)
         i + 1 < s->staged_count &&
         strcmp(s->staged[i].entry.t.name, s->staged[i + 1].entry.t.name) == 0;
     if (again) {
+      s->late_repeats = s->late_repeats || s->staged[i].late;
       wefti_cell_unref(s->staged[i].entry.cell);
     } else {
       s->staged[kept++] = s->staged[i];
@@ -283,15 +287,27 @@ static weft_err grow_staged(wefti_device_session *s, size_t more)
   return WEFT_OK;
 }
 
-static void stage(wefti_device_session *s, const weft_digest *digests)
+/* Takes late: its digests are there, or come behind. */
+static void stage(wefti_device_session *s, wefti_late *late)
 {
+  const bool behind = s->device->transfer->settle != NULL;
   const bool alone = s->staged_count == 0;
   for (size_t n = 0; n < s->room_count; n++) {
     const uint32_t i = s->by_name[n];
     wefti_staged *to = &s->staged[s->staged_count++];
     to->entry = s->room[i];
     to->order = s->order++;
-    weft_digest_store(digests[i], to->entry.t.digest);
+    to->late = behind ? &late->digests[i] : NULL;
+    if (behind) {
+      late->cells[late->cell_count++] = wefti_cell_ref(to->entry.cell);
+    } else {
+      weft_digest_store(late->digests[i], to->entry.t.digest);
+    }
+  }
+  if (behind) {
+    wefti_late_keep(s, late);
+  } else {
+    wefti_late_free(late);
   }
   const size_t came = s->room_count;
   s->sorted = alone ? came : s->sorted; /* no two of a plan have one name */
@@ -331,8 +347,8 @@ weft_err wefti_session_receive(wefti_device_session *s, uint32_t timeout_ms,
   }
   const size_t count = s->plan->count > 0 ? s->plan->count : 1;
   void **dst = calloc(count, sizeof(void *));
-  weft_digest *digests = calloc(count, sizeof(weft_digest));
-  weft_err err = dst && digests ? grow_staged(s, s->plan->count) : WEFT_E_NOMEM;
+  wefti_late *late = wefti_late_make(count);
+  weft_err err = dst && late ? grow_staged(s, s->plan->count) : WEFT_E_NOMEM;
   if (err != WEFT_OK) {
     err = weft_whyf(why, err, "%zu tensors: %s", s->plan->count, weft_strerror(err));
   } else {
@@ -340,15 +356,16 @@ weft_err wefti_session_receive(wefti_device_session *s, uint32_t timeout_ms,
                 .due_ns = timeout_ms == 0
                               ? 0
                               : monotonic_ns() + timeout_ms * UINT64_C(1000000) };
-    err = move_bytes(s, &w, dst, digests, why);
+    err = move_bytes(s, &w, dst, late->digests, why);
   }
   if (err == WEFT_OK) {
     atomic_store_explicit(&s->device->received, s->plan->bytes, memory_order_relaxed);
     report(s, out);
-    stage(s, digests);
+    stage(s, late);
+  } else {
+    wefti_late_free(late);
   }
   free(dst);
-  free(digests);
   return err;
 }
 
@@ -356,6 +373,7 @@ weft_err wefti_session_receive(wefti_device_session *s, uint32_t timeout_ms,
 
 void wefti_session_close(wefti_device_session *s)
 {
+  wefti_late_forget(s);
   drop_plan(s);
   for (size_t i = 0; i < s->staged_count; i++) {
     wefti_cell_unref(s->staged[i].entry.cell);
@@ -374,6 +392,10 @@ weft_err wefti_session_finish(wefti_device_session *s, bool strict,
   if (s->epoch == 0 || s->plan) {
     return weft_whyf(why, WEFT_E_STATE, "epoch %" PRIu64 " is not ready to finish",
                      s->epoch);
+  }
+  const weft_err err = wefti_late_settle(s, why);
+  if (err != WEFT_OK) {
+    return err;
   }
   wefti_session_compact(s);
   return wefti_session_install(s, strict, out, why);

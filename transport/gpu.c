@@ -26,6 +26,11 @@ static void nap_us(long us)
   (void)nanosleep(&t, NULL); /* shorter is fine too */
 }
 
+void wefti_gpu_nap(void)
+{
+  nap_us(NAP_MIN_US);
+}
+
 static weft_err find_device(const weft_device_opts *opts, wefti_gpu *gpu, weft_why *why)
 {
   weft_err err = wefti_cuda_open(opts != NULL ? opts->cudart : NULL, &gpu->cuda, why);
@@ -47,7 +52,8 @@ static weft_err find_device(const weft_device_opts *opts, wefti_gpu *gpu, weft_w
 weft_err wefti_gpu_open(const weft_transfer_opts *opts, wefti_gpu *out, weft_why *why)
 {
   wefti_gpu gpu = { .no_progress_ms = opts->no_progress_ms != 0 ? opts->no_progress_ms
-                                                                : WEFTI_GPU_NO_PROGRESS };
+                                                                : WEFTI_GPU_NO_PROGRESS,
+                    .threads = opts->threads > 0 ? opts->threads : 1 };
   if (opts->size != sizeof *opts ||
       (opts->device != NULL && opts->device->size != sizeof *opts->device)) {
     return weft_whyf(why, WEFT_E_INVAL, "GPU backend: options of another version");
@@ -69,6 +75,7 @@ weft_err wefti_gpu_open(const weft_transfer_opts *opts, wefti_gpu *out, weft_why
 
 void wefti_gpu_close(wefti_gpu *gpu)
 {
+  wefti_gpu_digests_free(gpu);
   for (size_t i = 0; i < WEFTI_STAGES; i++) {
     if (gpu->filled[i] != NULL) {
       (void)gpu->cuda.EventDestroy(gpu->filled[i]);
@@ -94,6 +101,13 @@ weft_err wefti_gpu_enter(wefti_gpu *gpu, weft_why *why)
         c, c->StreamCreateWithFlags(&gpu->copies, WEFTI_STREAM_NONBLOCKING), why,
         "cudaStreamCreateWithFlags");
   }
+  return err;
+}
+
+weft_err wefti_gpu_stages(wefti_gpu *gpu, weft_why *why)
+{
+  const wefti_cuda *c = &gpu->cuda;
+  weft_err err = WEFT_OK;
   for (size_t i = 0; i < WEFTI_STAGES && err == WEFT_OK; i++) {
     if (gpu->stage[i] == NULL) {
       void *at = NULL;
@@ -158,6 +172,9 @@ weft_err wefti_wait_turn(wefti_wait *w, weft_why *why)
     return weft_whyf(why, WEFT_E_TIMEOUT, "nothing moved for %" PRIu64 " ms",
                      now - w->step_ms);
   }
+  if (w->behind != NULL && wefti_gpu_digest_turn(w->behind)) {
+    w->turns = 0; /* not a step: what is waited for has not moved */
+  }
   if (w->turns++ >= SPINS) {
     const long us = NAP_MIN_US * (long)(w->turns / SPINS);
     nap_us(us < NAP_MAX_US ? us : NAP_MAX_US);
@@ -189,104 +206,4 @@ void wefti_gpu_drain(const wefti_gpu *gpu, wefti_stream s)
   while (s != NULL && gpu->cuda.StreamQuery(s) == WEFTI_CUDA_NOT_READY) {
     nap_us(DRAIN_US);
   }
-}
-
-/* ---- digests */
-
-/* Where in a row of tensors. */
-typedef struct place {
-  size_t tensor;
-  uint64_t at; /* bytes into it */
-} place;
-
-typedef struct digest_job {
-  wefti_gpu *gpu;
-  const weft_plan_tensor *tensors;
-  void *const *from;
-  size_t count;
-  weft_digest *out;
-  place filled, hashed;
-} digest_job;
-
-static size_t part_of(const digest_job *j, const place *p, size_t room)
-{
-  const uint64_t left = j->tensors[p->tensor].bytes - p->at;
-  return left < room ? (size_t)left : room;
-}
-
-static void move_on(const digest_job *j, place *p, size_t part)
-{
-  p->at += part;
-  if (p->at == j->tensors[p->tensor].bytes) {
-    *p = (place){ p->tensor + 1, 0 };
-  }
-}
-
-/* One block, of one tensor or of many small ones; *used = its bytes. */
-static weft_err fill(digest_job *j, size_t slot, size_t *used, weft_why *why)
-{
-  const wefti_cuda *c = &j->gpu->cuda;
-  int code = WEFTI_CUDA_OK;
-  *used = 0;
-  while (j->filled.tensor < j->count && *used < WEFTI_STAGE_BYTES &&
-         code == WEFTI_CUDA_OK) {
-    const size_t part = part_of(j, &j->filled, WEFTI_STAGE_BYTES - *used);
-    if (part > 0) {
-      code = c->MemcpyAsync(j->gpu->stage[slot] + *used,
-                            (const char *)j->from[j->filled.tensor] + j->filled.at, part,
-                            WEFTI_TO_HOST, j->gpu->copies);
-    }
-    *used += part;
-    move_on(j, &j->filled, part);
-  }
-  if (code == WEFTI_CUDA_OK) {
-    code = c->EventRecord(j->gpu->filled[slot], j->gpu->copies);
-  }
-  return wefti_cuda_check(c, code, why, "copying back for the digest");
-}
-
-static void hash(digest_job *j, size_t slot, size_t used)
-{
-  weft_hasher *h = j->gpu->hasher;
-  size_t at = 0;
-  /* Empty tensors are where the block before them is. */
-  while (j->hashed.tensor < j->count &&
-         (at < used || j->tensors[j->hashed.tensor].bytes == 0)) {
-    const size_t part = part_of(j, &j->hashed, used - at);
-    if (j->hashed.at == 0) {
-      weft_hasher_reset(h);
-    }
-    weft_hasher_update(h, j->gpu->stage[slot] + at, part);
-    at += part;
-    const size_t tensor = j->hashed.tensor;
-    move_on(j, &j->hashed, part);
-    if (j->hashed.tensor != tensor) {
-      j->out[tensor] = weft_hasher_value(h);
-    }
-  }
-}
-
-/* NOLINTNEXTLINE(readability-function-size): two arrays in, one out, and the usual */
-weft_err wefti_gpu_digest(wefti_gpu *gpu, const weft_plan_tensor *tensors,
-                          void *const *from, size_t count, wefti_wait *w,
-                          weft_digest *out, weft_why *why)
-{
-  digest_job j = {
-    .gpu = gpu, .tensors = tensors, .from = from, .count = count, .out = out
-  };
-  size_t slot = 0, used[WEFTI_STAGES];
-  weft_err err = fill(&j, slot, &used[slot], why);
-  while (err == WEFT_OK && j.hashed.tensor < count) {
-    const size_t next = (slot + 1) % WEFTI_STAGES;
-    err = fill(&j, next, &used[next], why); /* comes while this one is hashed */
-    if (err == WEFT_OK) {
-      err = wefti_gpu_wait_event(gpu, gpu->filled[slot], w, why);
-    }
-    if (err == WEFT_OK) {
-      hash(&j, slot, used[slot]);
-      wefti_wait_step(w, used[slot]);
-    }
-    slot = next;
-  }
-  return err;
 }

@@ -1,5 +1,5 @@
-/* The broadcasts of one update.  A few are under way at a time; behind them, what has
- * arrived is copied back and hashed.
+/* The broadcasts of one update.  A few are under way at a time; what has arrived is given
+ * to the digests, which come behind.
  *
  * Over live tensors the first one with bytes comes by itself, into a buffer: a trainer
  * that does not come has written nothing. */
@@ -76,6 +76,9 @@ weft_err wefti_lanes_ready(wefti_nccl_state *st, const wefti_nccl_plan *plan,
                            weft_why *why)
 {
   weft_err err = wefti_gpu_enter(&st->gpu, why);
+  if (err == WEFT_OK) {
+    err = wefti_gpu_digests_ready(&st->gpu, why);
+  }
   if (err != WEFT_OK) {
     return err;
   }
@@ -226,9 +229,15 @@ static weft_err finish_some(receive_job *j, weft_why *why)
   }
   const wefti_chunk *last = &j->plan->chunks[end - 1];
   const size_t first = j->plan->chunks[j->done].first;
-  err = wefti_gpu_digest(&j->st->gpu, j->plan->pub.tensors + first, j->dst + first,
-                         last->first + last->count - first, j->wait, j->digests + first,
-                         why);
+  const size_t count = last->first + last->count - first;
+  const weft_plan_tensor *t = j->plan->pub.tensors + first;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < count; i++) {
+    bytes += t[i].bytes;
+  }
+  err = wefti_gpu_digest_add(&j->st->gpu, t, j->dst + first, count, j->digests + first,
+                             why);
+  wefti_wait_step(j->wait, bytes);
   j->done = err == WEFT_OK ? end : j->done;
   return err;
 }
@@ -278,6 +287,7 @@ weft_err wefti_nccl_chunks(wefti_nccl_state *st, const wefti_nccl_plan *plan,
   w->check_arg = &st->group;
   wefti_wait_step(w, 0);
   while (err == WEFT_OK && j.done < plan->chunk_count) {
+    (void)wefti_gpu_digest_turn(&st->gpu);
     if (j.issued < plan->chunk_count && j.issued - j.done < j.lanes) {
       err = issue(&j, &inner);
     } else {

@@ -221,6 +221,9 @@ weft_err weft_gpu_source_load(weft_gpu_source *s, const weft_gpu_load *load,
     err = wefti_gpu_enter(&s->gpu, why);
   }
   if (err == WEFT_OK) {
+    err = wefti_gpu_stages(&s->gpu, why);
+  }
+  if (err == WEFT_OK) {
     err = copy_tensors(&j, load, bytes, why);
   }
   for (size_t i = 0; i < WEFTI_STAGES && err == WEFT_OK; i++) {

@@ -52,6 +52,9 @@ weft_err wefti_sparse_ready(wefti_nccl_state *st, const wefti_nccl_plan *plan,
                             weft_why *why)
 {
   weft_err err = wefti_gpu_enter(&st->gpu, why);
+  if (err == WEFT_OK) {
+    err = wefti_gpu_stages(&st->gpu, why);
+  }
   if (err == WEFT_OK && plan->patch_bytes > st->patch_bytes) {
     err = make_buffers(st, plan->patch_bytes, why);
   }

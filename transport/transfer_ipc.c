@@ -114,6 +114,9 @@ static weft_err prepare(wefti_ipc_state *st, weft_why *why)
 {
   const wefti_cuda *c = &st->gpu.cuda;
   weft_err err = wefti_gpu_enter(&st->gpu, why);
+  if (err == WEFT_OK) {
+    err = wefti_gpu_digests_ready(&st->gpu, why);
+  }
   if (err == WEFT_OK && st->reads == NULL) {
     err = wefti_cuda_check(c,
                            c->StreamCreateWithFlags(&st->reads, WEFTI_STREAM_NONBLOCKING),
@@ -211,6 +214,8 @@ static weft_err queue_one_by_one(wefti_ipc_state *st, const wefti_ipc_plan *p,
   return WEFT_OK;
 }
 
+/* Digests begin when all is copied: a device copies to itself tens of times faster than
+ * to the host, and the trainer waits for the copies alone. */
 static weft_err bring(wefti_ipc_state *st, const wefti_ipc_plan *p, void *const *dst,
                       weft_digest *digests, wefti_wait *w, weft_why *why)
 {
@@ -233,8 +238,8 @@ static weft_err bring(wefti_ipc_state *st, const wefti_ipc_plan *p, void *const 
   if (err == WEFT_OK) {
     err = wefti_gpu_wait_event(&st->gpu, st->read, w, why);
   }
-  return err == WEFT_OK ? wefti_gpu_digest(&st->gpu, p->pub.tensors, dst, p->pub.count, w,
-                                           digests, why)
+  return err == WEFT_OK ? wefti_gpu_digest_add(&st->gpu, p->pub.tensors, dst,
+                                               p->pub.count, digests, why)
                         : err;
 }
 
@@ -248,11 +253,14 @@ static weft_err ipc_receive(void *state, weft_plan *plan, void *const *dst,
   wefti_wait w = { .cancel = cancel,
                    .progress = progress,
                    .progress_arg = arg,
-                   .limit_ms = st->gpu.no_progress_ms };
+                   .limit_ms = st->gpu.no_progress_ms,
+                   .behind = &st->gpu };
   const weft_err err = bring(st, p, dst, digests, &w, why);
   /* Copies only: they end by themselves. */
   wefti_gpu_drain(&st->gpu, st->reads);
-  wefti_gpu_drain(&st->gpu, st->gpu.copies);
+  if (err != WEFT_OK) {
+    wefti_gpu_digest_forget(&st->gpu);
+  }
   wefti_ipc_release(p);
   if (!p->handles.packed || err != WEFT_OK) {
     wefti_ipc_unmap_all(st);
@@ -261,6 +269,25 @@ static weft_err ipc_receive(void *state, weft_plan *plan, void *const *dst,
     progress(arg, plan->bytes);
   }
   return err;
+}
+
+static bool ipc_advance(void *state)
+{
+  wefti_ipc_state *st = state;
+  return wefti_gpu_advance(&st->gpu);
+}
+
+static weft_err ipc_settle(void *state, const atomic_bool *cancel,
+                           weft_progress_fn *progress, void *arg, weft_why *why)
+{
+  wefti_ipc_state *st = state;
+  return wefti_gpu_settle(&st->gpu, cancel, progress, arg, why);
+}
+
+static void ipc_forget(void *state)
+{
+  wefti_ipc_state *st = state;
+  wefti_gpu_digest_forget(&st->gpu);
 }
 
 static void ipc_abandon(void *state, weft_plan *plan)
@@ -279,6 +306,9 @@ static const weft_transfer_ops ipc_ops = {
   .close = ipc_close,
   .check_init = ipc_check_init,
   .info = ipc_info,
+  .advance = ipc_advance,
+  .settle = ipc_settle,
+  .forget = ipc_forget,
 };
 
 const weft_transfer_ops *weft_transfer_ipc(void)

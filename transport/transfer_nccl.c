@@ -278,6 +278,16 @@ static weft_err bring(wefti_nccl_state *st, const wefti_nccl_plan *p, void *cons
   return err;
 }
 
+static weft_err check_receive(const wefti_nccl_state *st, const weft_plan *plan,
+                              weft_why *why)
+{
+  const weft_err err = need_group(st, why);
+  if (err == WEFT_OK && plan->patches && plan->base == NULL) {
+    return weft_whyf(why, WEFT_E_INVAL, "patches without what they are applied to");
+  }
+  return err;
+}
+
 /* NOLINTNEXTLINE(readability-function-size): the interface has eight parameters */
 static weft_err nccl_receive(void *state, weft_plan *plan, void *const *dst,
                              weft_digest *digests, const atomic_bool *cancel,
@@ -288,14 +298,13 @@ static weft_err nccl_receive(void *state, weft_plan *plan, void *const *dst,
   wefti_wait w = { .cancel = cancel,
                    .progress = progress,
                    .progress_arg = arg,
-                   .limit_ms = st->gpu.no_progress_ms };
+                   .limit_ms = st->gpu.no_progress_ms,
+                   .behind = &st->gpu };
   weft_why inner = { 0 };
-  weft_err err = need_group(st, why);
+  weft_err err = check_receive(st, plan, why);
   if (err != WEFT_OK) {
+    wefti_gpu_digest_forget(&st->gpu);
     return err;
-  }
-  if (plan->patches && plan->base == NULL) {
-    return weft_whyf(why, WEFT_E_INVAL, "patches without what they are applied to");
   }
   p->received = true;
   err = bring(st, p, dst, digests, &w, &inner);
@@ -306,6 +315,7 @@ static weft_err nccl_receive(void *state, weft_plan *plan, void *const *dst,
     wefti_group_abort_wait(&st->group);
     wefti_lanes_drain(st);
     wefti_lead_free(st);
+    wefti_gpu_digest_forget(&st->gpu);
     return weft_whyf(why, err, "%s", inner.text);
   }
   wefti_lead_free(st);
@@ -324,6 +334,25 @@ static void nccl_abandon(void *state, weft_plan *plan)
   wefti_nccl_plan_free(p);
 }
 
+static bool nccl_advance(void *state)
+{
+  wefti_nccl_state *st = state;
+  return wefti_gpu_advance(&st->gpu);
+}
+
+static weft_err nccl_settle(void *state, const atomic_bool *cancel,
+                            weft_progress_fn *progress, void *arg, weft_why *why)
+{
+  wefti_nccl_state *st = state;
+  return wefti_gpu_settle(&st->gpu, cancel, progress, arg, why);
+}
+
+static void nccl_forget(void *state)
+{
+  wefti_nccl_state *st = state;
+  wefti_gpu_digest_forget(&st->gpu);
+}
+
 static const weft_transfer_ops nccl_ops = {
   .name = "nccl",
   .open = nccl_open,
@@ -335,6 +364,9 @@ static const weft_transfer_ops nccl_ops = {
   .check_init = nccl_check_init,
   .info = nccl_info,
   .nccl = true,
+  .advance = nccl_advance,
+  .settle = nccl_settle,
+  .forget = nccl_forget,
 };
 
 static const weft_transfer_ops sparse_ops = {
@@ -348,6 +380,9 @@ static const weft_transfer_ops sparse_ops = {
   .check_init = nccl_check_init,
   .info = nccl_info,
   .nccl = true,
+  .advance = nccl_advance,
+  .settle = nccl_settle,
+  .forget = nccl_forget,
   .no_draft = WEFTI_SPARSE_ENGINE " does not support draft model weight updates.",
 };
 

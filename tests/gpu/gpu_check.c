@@ -156,11 +156,18 @@ weft_gpu_source *check_source(const check *c, bool nccl, bool dense)
 
 /* ---- the receiving side */
 
+unsigned check_threads(void)
+{
+  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return cores < 1 ? 1 : cores > 4 ? 4 : (unsigned)cores;
+}
+
 void receiver_open(receiver *r, const check *c, const weft_transfer_ops *ops)
 {
   weft_why why = { 0 };
   const weft_transfer_opts opts = { .size = sizeof opts,
                                     .device = &c->device,
+                                    .threads = check_threads(),
                                     .allow_ipc_pickle = true };
   const weft_memory_cuda_opts memory = { .size = sizeof memory, .device = c->device };
   *r = (receiver){ .c = c, .ops = ops };
@@ -231,7 +238,7 @@ weft_plan *receiver_accept(receiver *r, const char *info)
   return plan;
 }
 
-double receiver_receive(receiver *r, weft_plan *plan)
+receive_time receiver_receive(receiver *r, weft_plan *plan)
 {
   weft_digest got[TENSORS_MAX];
   weft_why why = { 0 };
@@ -239,17 +246,25 @@ double receiver_receive(receiver *r, weft_plan *plan)
   if (r->ops->receive(r->state, plan, r->dst, got, NULL, NULL, NULL, &why) != WEFT_OK) {
     check_die(r->c, "receive", &why);
   }
-  const double took = check_now_s() - from;
+  const double received = check_now_s();
+  if (r->ops->settle(r->state, NULL, NULL, NULL, &why) != WEFT_OK) {
+    check_die(r->c, "digests", &why);
+  }
+  const receive_time t = { received - from, check_now_s() - from };
   r->ops->abandon(r->state, plan);
   for (size_t i = 0; i < r->c->st->count; i++) {
     if (memcmp(&got[i], &r->c->want[i], sizeof got[i]) != 0) {
       check_die(r->c, "other bytes arrived than were sent", NULL);
     }
   }
-  return took;
+  return t;
 }
 
-/* ---- device memory, and IPC between two processes */
+receive_time receive_less(receive_time a, receive_time b)
+{
+  return (receive_time){ a.receive < b.receive ? a.receive : b.receive,
+                         a.digested < b.digested ? a.digested : b.digested };
+}
 
 static void check_info(const check *c)
 {
@@ -269,124 +284,6 @@ static void check_info(const check *c)
   weft_jw_str(&w, "nccl", info.nccl);
   weft_jw_u64(&w, "gpus", (uint64_t)info.count);
   print_object(&w);
-}
-
-/* Seconds of cudaMemcpyAsync on the device, tensor by tensor, and of the digests of what
- * lies there: the best of a few rounds. */
-static void bare_copies(const check *c, double *copy, double *digest)
-{
-  wefti_gpu gpu = { 0 };
-  weft_why why = { 0 };
-  wefti_wait wait = { 0 };
-  weft_digest got[TENSORS_MAX];
-  void *from[TENSORS_MAX], *to = NULL;
-  const weft_transfer_opts opts = { .size = sizeof opts, .device = &c->device };
-  const uint64_t each = c->st->tensors[0].bytes;
-  weft_plan_tensor plan[TENSORS_MAX];
-  if (wefti_gpu_open(&opts, &gpu, &why) != WEFT_OK ||
-      wefti_gpu_enter(&gpu, &why) != WEFT_OK ||
-      gpu.cuda.Malloc(&from[0], each * c->st->count) != WEFTI_CUDA_OK ||
-      gpu.cuda.Malloc(&to, each * c->st->count) != WEFTI_CUDA_OK) {
-    check_die(c, "device memory for bare copies", &why);
-  }
-  for (size_t i = 0; i < c->st->count; i++) {
-    from[i] = (char *)from[0] + i * each;
-    plan[i] = (weft_plan_tensor){ .bytes = each };
-  }
-  *copy = *digest = 1e9;
-  for (int round = 0; round < ROUNDS; round++) {
-    const double began = check_now_s();
-    for (size_t i = 0; i < c->st->count; i++) {
-      if (gpu.cuda.MemcpyAsync((char *)to + i * each, from[i], each, WEFTI_ON_DEVICE,
-                               gpu.copies) != WEFTI_CUDA_OK) {
-        check_die(c, "cudaMemcpyAsync", NULL);
-      }
-    }
-    (void)gpu.cuda.StreamSynchronize(gpu.copies);
-    const double between = check_now_s();
-    if (wefti_gpu_digest(&gpu, plan, from, c->st->count, &wait, got, &why) != WEFT_OK) {
-      check_die(c, "digests", &why);
-    }
-    const double ended = check_now_s();
-    *copy = between - began < *copy ? between - began : *copy;
-    *digest = ended - between < *digest ? ended - between : *digest;
-  }
-  (void)gpu.cuda.Free(from[0]);
-  (void)gpu.cuda.Free(to);
-  wefti_gpu_close(&gpu);
-}
-
-static double host_memcpy(const check *c)
-{
-  const size_t bytes = (size_t)(c->st->tensors[0].bytes * c->st->count);
-  char *from = malloc(bytes + 1), *to = malloc(bytes + 1);
-  double best = 1e9;
-  if (from == NULL || to == NULL) {
-    check_die(c, "no memory", NULL);
-  }
-  memset(from, 1, bytes);
-  for (int round = 0; round <= ROUNDS; round++) { /* the first one warms to */
-    const double began = check_now_s();
-    memcpy(to, from, bytes);
-    __asm__ volatile("" ::"r"(to) : "memory");
-    const double took = check_now_s() - began;
-    best = took < best ? took : best;
-  }
-  free(from);
-  free(to);
-  return best;
-}
-
-static void export_side(const check *c, int fd)
-{
-  weft_gpu_source *s = check_source(c, false, false);
-  char *text = NULL;
-  weft_why why = { 0 };
-  char end;
-  for (int round = 0; round < ROUNDS; round++) {
-    if (weft_gpu_sources_export(&s, 1, 0, &text, &why) != WEFT_OK) {
-      check_die(c, "export", &why);
-    }
-    const uint64_t len = strlen(text) + 1;
-    check_tell(c, fd, &len, sizeof len);
-    check_tell(c, fd, text, len);
-    free(text);
-    check_hear(c, fd, &end, 1); /* its memory stays until then */
-  }
-  (void)weft_gpu_source_destroy(s);
-}
-
-static void check_ipc(const check *c)
-{
-  int fd = -1;
-  double best = 1e9, copy = 0, digest = 0;
-  const pid_t child = check_fork(c, export_side, &fd);
-  receiver r;
-  receiver_open(&r, c, weft_transfer_ipc());
-  for (int round = 0; round < ROUNDS; round++) {
-    uint64_t len = 0;
-    check_hear(c, fd, &len, sizeof len);
-    char *handles = malloc(len);
-    if (handles == NULL) {
-      check_die(c, "no memory", NULL);
-    }
-    check_hear(c, fd, handles, len);
-    char *info = check_update_info(c, handles);
-    const double took = receiver_receive(&r, receiver_accept(&r, info));
-    best = took < best ? took : best;
-    free(info);
-    free(handles);
-    check_tell(c, fd, "", 1);
-  }
-  check_join(c, child);
-  receiver_close(&r);
-  bare_copies(c, &copy, &digest);
-  const double bytes = (double)(c->st->tensors[0].bytes * c->st->count);
-  (void)printf("{\"check\":\"%s\",\"ok\":true,\"bytes\":%.0f,\"tensors\":%zu,"
-               "\"install_gb_s\":%.2f,\"device_copy_gb_s\":%.2f,\"digest_gb_s\":%.2f,"
-               "\"host_memcpy_gb_s\":%.2f}\n",
-               c->name, bytes, c->st->count, bytes / best / 1e9, bytes / copy / 1e9,
-               bytes / digest / 1e9, bytes / host_memcpy(c) / 1e9);
 }
 
 /* ---- */

@@ -48,11 +48,20 @@ void receiver_close(receiver *r);
 /* update_info of all tensors; handles may be NULL.  malloc'd. */
 char *check_update_info(const check *c, const char *handles);
 weft_plan *receiver_accept(receiver *r, const char *info);
-/* Seconds of receive; digests are compared. */
-double receiver_receive(receiver *r, weft_plan *plan);
+/* Seconds of receive, and from its beginning until the digests, which are compared, were
+ * there. */
+typedef struct receive_time {
+  double receive, digested;
+} receive_time;
+receive_time receiver_receive(receiver *r, weft_plan *plan);
+receive_time receive_less(receive_time a, receive_time b); /* the best of each */
+#define RECEIVE_NEVER ((receive_time){ 1e9, 1e9 })
 
 /* gpu_check.c */
+unsigned check_threads(void); /* that hash, as of the only worker of a machine */
 weft_gpu_source *check_source(const check *c, bool nccl, bool dense);
+/* gpu_check_ipc.c */
+void check_ipc(const check *c);
 /* gpu_check_nccl.c */
 void check_alone(const check *c);
 void check_pair(const check *c);

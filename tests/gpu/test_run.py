@@ -6,13 +6,14 @@ import subprocess
 import sys
 
 RUN = pathlib.Path(__file__).with_name("run.py")
-ROWS = ("IPC between two processes", "cudaMemcpy on the device", "digests of the same", "weft push --source ipc",
+ROWS = ("IPC between two processes: install", "open, copy, close", "cudaMemcpy on the device", "digests of the same", "weft push --source ipc",
         "the same, packed", "world size 1", "abort of a join", "two ranks on the GPU, one by one",
         "two ranks on the GPU, packed", "400 tensors of 16 bytes", "abort of a broadcast", "weft push --source nccl")
 
 
 def run(build, **env):
-    p = subprocess.run([sys.executable, str(RUN), "--build", build, "--mib", "4"], stdin=subprocess.DEVNULL,
+    where = ["--build", build] if build else []
+    p = subprocess.run([sys.executable, str(RUN), *where, "--mib", "4"], stdin=subprocess.DEVNULL,
                        stdout=subprocess.PIPE, text=True, timeout=280, env={**os.environ, **env})
     print(p.stdout, flush=True)
     return p.returncode, p.stdout
@@ -36,6 +37,12 @@ def nothing(build, cudart, nccl):
                       ({"WEFT_CUDART": cudart, "WEFT_NCCL": nccl, "CUDA_VISIBLE_DEVICES": ""}, "no GPU here"),
                       ({"WEFT_CUDART": "/no/such.so", "WEFT_NCCL": nccl}, "cannot be loaded")):
         code, out = run(build, **env)
+        assert code == 77 and word in out and "nothing to be checked here" in out, (code, out)
+    # Before it builds anything, for which it would not find cmake.
+    for env, word in (({"WEFT_CUDART": cudart, "WEFT_FAKE_NO_DRIVER": "1"}, "gives 35"),
+                      ({"WEFT_CUDART": cudart, "CUDA_VISIBLE_DEVICES": ""}, "gives 100"),
+                      ({"WEFT_CUDART": "/no/such.so"}, "cannot be loaded")):
+        code, out = run(None, **env, PATH="/nowhere")
         assert code == 77 and word in out and "nothing to be checked here" in out, (code, out)
 
 

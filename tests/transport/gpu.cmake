@@ -1,5 +1,5 @@
 # The GPU side, on the stand-ins of tests/doubles.
-foreach(m memory_cuda transfer_nccl nccl_inplace transfer_sparse torch_group)
+foreach(m memory_cuda gpu_digest transfer_nccl nccl_inplace transfer_sparse torch_group)
   weft_test(transport ${m})
   weft_uses_doubles(transport_${m})
 endforeach()

@@ -247,6 +247,15 @@ static inline gpu_buffers gpu_buffers_make(weft_memory *memory, const weft_plan 
   return b;
 }
 
+/* Digests come behind receive. */
+static inline void gpu_settle(const weft_transfer_ops *ops, void *backend)
+{
+  weft_why why = { 0 };
+  if (ops->settle(backend, NULL, NULL, NULL, &why) != WEFT_OK) {
+    fail_msg("%s", why.text);
+  }
+}
+
 static inline void gpu_buffers_free(gpu_buffers *b)
 {
   for (size_t i = 0; i < b->count; i++) {

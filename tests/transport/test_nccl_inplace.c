@@ -89,6 +89,7 @@ static void comes(world *w, const uint64_t *sizes, size_t count, uint64_t packed
   }
   assert_int_equal(trainer_join_thread(&w->t), 0);
   assert_int_equal(o.told, o.plan->bytes > 0);
+  gpu_settle(weft_transfer_nccl(), w->backend);
   gpu_buffers_check(&o.b, o.plan, seed);
   done(&o);
 }

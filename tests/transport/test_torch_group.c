@@ -120,6 +120,7 @@ static void update(world *w, const char *late)
     assert_int_equal(pthread_join(thread, NULL), 0);
   }
   assert_int_equal(trainer_join_thread(&w->t), 0);
+  gpu_settle(ops, w->backend);
   gpu_buffers_check(&b, plan, 3);
   gpu_buffers_free(&b);
   ops->abandon(w->backend, plan);

@@ -32,6 +32,7 @@ static void update_by(world *w, const char *text, const uint64_t *sizes, size_t 
   }
   assert_int_equal(trainer_join_thread(&w->t), 0);
   assert_int_equal(last, plan->bytes);
+  gpu_settle(weft_transfer_nccl(), w->backend);
   gpu_buffers_check(&b, plan, seed);
   gpu_buffers_free(&b);
   weft_transfer_nccl()->abandon(w->backend, plan);

@@ -423,6 +423,7 @@ static void whole_tensors_come_too(void **state)
   trainer_start(&w->t);
   assert_ok(ops->receive(w->backend, plan, b.dst, b.digests, NULL, NULL, NULL, &why));
   assert_int_equal(trainer_join_thread(&w->t), 0);
+  gpu_settle(ops, w->backend);
   gpu_buffers_check(&b, plan, 5);
   gpu_buffers_free(&b);
   ops->abandon(w->backend, plan);

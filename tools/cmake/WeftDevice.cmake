@@ -20,7 +20,8 @@ if(NOT WEFT_CUDA STREQUAL "OFF")
     message(STATUS "GPU tables: no CUDA and NCCL headers found, not checked")
   endif()
 endif()
-target_sources(weft_transport PRIVATE cuda_table.c nccl_table.c memory_cuda.c gpu.c nccl_comm.c
+target_sources(weft_transport PRIVATE cuda_table.c nccl_table.c memory_cuda.c gpu.c gpu_digest.c
+  hashers.c nccl_comm.c
   nccl_init.c nccl_profile.c nccl_plan.c nccl_receive.c nccl_store.c transfer_nccl.c
   slices.c sparse_order.c sparse_plan.c sparse_receive.c sparse_apply.c transfer_names.c
   ipc_plan.c ipc_map.c transfer_ipc.c

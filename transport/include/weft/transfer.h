@@ -60,8 +60,10 @@ typedef struct weft_transfer_opts {
   const char *const
       *tcp_allow; /* [tcp_allow_count] "host" or "host:port" beyond loopback */
   size_t tcp_allow_count;
-  unsigned threads;        /* that copy, each at nice +10; 0 or 1 = the calling thread */
-  uint64_t no_progress_ms; /* 0 = 120,000 */
+  /* That copy (host; 0 or 1 = the calling thread) or hash (GPU backends; 0 = 1), each at
+   * nice +10. */
+  unsigned threads;
+  uint64_t no_progress_ms;        /* 0 = 120,000 */
   const weft_device_opts *device; /* of the GPU backends; NULL = all defaults */
   bool allow_ipc_pickle;          /* ipc_handles_pickled may be read */
   /* nccl, sparse_nccl: keep of each tensor the slice of rank tp_index of tp_of; outlives
@@ -97,9 +99,9 @@ typedef struct weft_transfer_ops {
   weft_err (*accept)(void *state, const char *update_info, size_t len,
                      const weft_transfer_who *who, weft_plan **plan, weft_why *why);
   /* Brings the bytes.  dst [count] has room for each tensor (NULL where it has no bytes),
-   * written also on failure; digests [count] of each are filled.  cancel (may be NULL) is
-   * read, relaxed, at least every few MiB and every 50 ms: CANCELLED.  Once per plan.
-   * Returns only when nothing writes to dst any more. */
+   * written also on failure; digests [count] of each are filled, see settle.  cancel (may
+   * be NULL) is read, relaxed, at least every few MiB and every 50 ms: CANCELLED.  Once
+   * per plan. Returns only when nothing writes to dst any more. */
   weft_err (*receive)(void *state, weft_plan *plan, void *const *dst,
                       weft_digest *digests, const atomic_bool *cancel,
                       weft_progress_fn *progress, void *arg, weft_why *why);
@@ -112,6 +114,19 @@ typedef struct weft_transfer_ops {
   void (*info)(void *state, weft_device_info *out); /* NULL: no device */
   bool nccl;                                        /* needs libnccl */
   const char *no_draft; /* what a draft session is refused with; NULL: it is not */
+  /* All three or none.  NULL: digests are there when receive returns.  Else they may come
+   * behind it, while later plans are accepted and received: what receive has written and
+   * digests stay, unchanged by others, until settle or forget.  A failed receive is a
+   * forget. */
+  /* Goes on with them without waiting.  true: call it again, in a millisecond or so. */
+  bool (*advance)(void *state);
+  /* Until all digests are there; cancel and progress as of receive, which counts bytes
+   * hashed.  A failure is a forget. */
+  weft_err (*settle)(void *state, const atomic_bool *cancel, weft_progress_fn *progress,
+                     void *arg, weft_why *why);
+  /* Drops those that are not there yet.  Returns when nothing reads from a dst or writes
+   * to digests any more. */
+  void (*forget)(void *state);
 } weft_transfer_ops;
 
 /* The host backend.  init_info {}.  update_info:
@@ -143,9 +158,9 @@ enum { WEFT_HOST_LINE_MAX = 4096 };
 
 /* The GPU backends.  dst of receive is memory of the device that opts name
  * (weft/memory.h, weft_memory_cuda_create); digests are of the bytes as they lie there,
- * so every byte is copied back once through pinned blocks and hashed by the calling
- * thread while more arrive: about what one core hashes, some 10 GB/s, is the most that an
- * update moves.
+ * so every byte is copied back once through pinned blocks and hashed by opts.threads
+ * threads, several tensors at once.  receive does not wait for that, settle does.  All
+ * calls of CUDA and NCCL are the calling thread's.
  *
  * nccl: one rank of the trainer's communicator, which is made by init and belongs to the
  * calling thread.  init_info and update_info are those of vLLM's nccl backend, of all its
