@@ -185,6 +185,9 @@ bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap);
 
 /* ---- engine_pause.c */
 void engine_pause_begin(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
+/* Of a coordinator also when any replica that is in says so: an earlier life of the
+ * coordinator may have paused it, or its own clients.  *since_ms: when that changed. */
+bool engine_is_paused(const engine *e, uint64_t *since_ms);
 void engine_pause_due(weft_ctx *ctx, engine *e, uint64_t timer);
 /* false: call was answered, it needs a pause first. */
 bool engine_pause_lets_start(weft_ctx *ctx, engine *e, engine_call *call);

@@ -11,6 +11,7 @@ typedef struct cast_part {
   uint64_t corr;        /* 0 = not asked, or answered */
   bool waits_for_fence; /* of a label */
   uint64_t op;
+  bool paused; /* what a pause or resume has asked for */
   weft_err err;
   char text[160];
 } cast_part;
@@ -176,6 +177,7 @@ static void ask(weft_ctx *ctx, engine *e, engine_cast *c, uint32_t rank,
   cast_part *p = &c->parts[rank];
   if (engine_member_usable(m)) {
     p->op = ++e->op_last;
+    p->paused = e->paused;
     p->corr = weft_ask(ctx, m->actor, question(ctx, e, c, m, p->op), within_ms);
     c->open++;
   } else if (c->of_change && m->state == MEMBER_LOST) {
@@ -295,6 +297,9 @@ bool engine_cast_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     part_failed(c, rank, WEFT_E_PROTO, "answered with something else");
   } else if (c->kind == CALL_LABEL) {
     take_label(e, c, rank);
+  } else if (c->kind == CALL_PAUSE) {
+    engine_fleet_paused(ctx, e, rank, p->paused);
+    e->fleet.replicas[rank].pause_op = e->op_last; /* as with labels */
   }
   if (p->err != WEFT_OK && c->of_change) {
     char why[200];

@@ -138,7 +138,17 @@ bool engine_fleet_answer(weft_ctx *ctx, engine *e, engine_member *m, const weft_
 
 /* ---- what replicas say of themselves */
 
-static void note(engine *e, const engine_member *m, const weft_w_state *s)
+void engine_fleet_paused(weft_ctx *ctx, engine *e, uint32_t rank, bool paused)
+{
+  engine_replica *r = &e->fleet.replicas[rank];
+  if (r->paused != paused) {
+    r->paused = paused;
+    r->paused_ms = weft_now_ms(ctx);
+    engine_event_status(ctx, e);
+  }
+}
+
+static void note(weft_ctx *ctx, engine *e, const engine_member *m, const weft_w_state *s)
 {
   engine_replica *r = &e->fleet.replicas[m->rank];
   r->unready = s->unready != 0;
@@ -147,6 +157,9 @@ static void note(engine *e, const engine_member *m, const weft_w_state *s)
   if (s->op > r->version_op) {
     (void)snprintf(r->version, sizeof r->version, "%.*s", (int)s->version.len,
                    s->version.len > 0 ? s->version.p : "");
+  }
+  if (s->op > r->pause_op) {
+    engine_fleet_paused(ctx, e, m->rank, s->paused != 0);
   }
 }
 
@@ -184,7 +197,7 @@ bool engine_fleet_heard(weft_ctx *ctx, engine *e, engine_member *m, const weft_w
 {
   engine_replica *r = &e->fleet.replicas[m->rank];
   const uint64_t ranks = (uint64_t)e->args.tp * e->args.pp;
-  note(e, m, s);
+  note(ctx, e, m, s);
   if (m->state == MEMBER_ADOPTING) {
     r->beat_again = false;
     if (s->ranks != ranks) {
@@ -364,6 +377,7 @@ void engine_fleet_replica(weft_json_writer *w, const engine *e, uint32_t rank)
   const engine_replica *r = &e->fleet.replicas[rank];
   const bool in = engine_member_usable(&e->members[rank]);
   weft_jw_str(w, "version", in ? r->version : NULL);
+  weft_jw_bool(w, "paused", in && r->paused);
   weft_jw_bool(w, "ready", e->members[rank].state == MEMBER_READY && !r->unready);
   weft_jw_str(w, "reason", r->unready ? r->reason : in ? "" : engine_fleet_why(e, rank));
 }

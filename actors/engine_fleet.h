@@ -13,6 +13,9 @@ typedef struct engine_replica {
   bool beat_again;     /* one more as soon as that is answered */
   bool resolving;      /* the question under way tells how its doubt ended */
   bool pause_owed;     /* it has not confirmed the last pause or resume */
+  bool paused;         /* as it said last, */
+  uint64_t pause_op;   /* … by this, like version_op, */
+  uint64_t paused_ms;  /* … and when we heard it first */
   bool unready;        /* as it said last, and why */
   char reason[160];
   char note[320]; /* why it takes no invitation; "" = it does, or is in */
@@ -61,6 +64,9 @@ void engine_fleet_status(weft_json_writer *w, const struct engine *e);
 weft_buf *engine_fleet_results(const struct engine *e);
 void engine_fleet_result(weft_json_writer *w, uint32_t rank, const char *error);
 void engine_fleet_replica(weft_json_writer *w, const struct engine *e, uint32_t rank);
+
+/* Whether rank is paused, as it has just said or confirmed. */
+void engine_fleet_paused(weft_ctx *ctx, struct engine *e, uint32_t rank, bool paused);
 
 /* ---- engine_cast.c */
 /* Takes call: of a pause or cache reset; of a label (change.call) it does not. */

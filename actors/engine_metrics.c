@@ -256,14 +256,16 @@ static void put_engine(text *t, const engine *e)
 {
   char reason[256] = "";
   const uint64_t now = weft_now_ms(t->ctx);
-  const uint64_t since = now - e->paused_at_ms;
+  uint64_t paused_at_ms;
+  const bool paused = engine_is_paused(e, &paused_at_ms);
+  const uint64_t since = now - paused_at_ms;
   number(t, "weft_event_loop_heartbeat_total", "counter",
          "Messages that the engine has handled, questions left out; grows twice a second "
          "for each worker or replica.",
          e->metrics.turns);
   number(t, "weft_ready", "gauge", "1 as GET /ready answers 200.",
          engine_serves(t->ctx, e, reason, sizeof reason));
-  number(t, "weft_paused", "gauge", "1 between pause and resume.", e->paused);
+  number(t, "weft_paused", "gauge", "1 between pause and resume.", paused);
   head(t, "weft_pause_state_seconds", "gauge", "Time since weft_paused changed.");
   put(t, "weft_pause_state_seconds %" PRIu64 ".%03u\n", since / 1000,
       (unsigned)(since % 1000));

@@ -4,6 +4,30 @@
 
 #include <stdio.h>
 
+bool engine_is_paused(const engine *e, uint64_t *since_ms)
+{
+  bool any = e->paused;
+  *since_ms = e->paused_at_ms;
+  for (uint32_t i = 0; e->fleet.replicas != NULL && !e->paused && i < e->world; i++) {
+    const engine_replica *r = &e->fleet.replicas[i];
+    if (engine_member_usable(&e->members[i]) && r->paused) {
+      *since_ms = any && *since_ms < r->paused_ms ? *since_ms : r->paused_ms;
+      any = true;
+    }
+  }
+  return any;
+}
+
+/* All that a start would be told to have been paused. */
+static bool readers_are_paused(const engine *e)
+{
+  bool all = e->fleet.replicas != NULL;
+  for (uint32_t i = 0; all && i < e->world; i++) {
+    all = engine_member_usable(&e->members[i]) && e->fleet.replicas[i].paused;
+  }
+  return e->paused || all;
+}
+
 static bool is_overdue(weft_ctx *ctx, const engine *e)
 {
   return e->paused && e->args.pause_lease_ms != 0 &&
@@ -45,7 +69,7 @@ static bool has_readers(const engine *e, const engine_call *call)
 
 bool engine_pause_lets_start(weft_ctx *ctx, engine *e, engine_call *call)
 {
-  if (e->paused || !has_readers(e, call)) {
+  if (readers_are_paused(e) || !has_readers(e, call)) {
     return true;
   }
   if (e->args.require_pause) {

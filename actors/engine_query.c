@@ -70,6 +70,7 @@ void engine_query(weft_ctx *ctx, engine *e, const weft_client_query *q)
 
 void engine_query_answer(weft_ctx *ctx, engine *e, const engine_read *read)
 {
+  uint64_t since_ms;
   const weft_return ret = read->ret;
   engine_answer a = { .err = WEFT_OK };
   switch (read->what) {
@@ -85,8 +86,9 @@ void engine_query_answer(weft_ctx *ctx, engine *e, const engine_read *read)
     weft_buf_unref(a.body);
     break;
   case WEFT_QUERY_PAUSED:
-    a.body = e->paused ? weft_buf_create("{\"is_paused\":true}", 18)
-                       : weft_buf_create("{\"is_paused\":false}", 19);
+    a.body = engine_is_paused(e, &since_ms)
+                 ? weft_buf_create("{\"is_paused\":true}", 18)
+                 : weft_buf_create("{\"is_paused\":false}", 19);
     answer_query(ctx, e, ret, &a);
     weft_buf_unref(a.body);
     break;

@@ -214,8 +214,10 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   weft_jw_init(&w);
   weft_jw_object(&w, NULL);
   write_head(&w, e);
-  weft_jw_bool(&w, "paused", e->paused);
-  weft_jw_u64(&w, "paused_ms", e->paused ? weft_now_ms(ctx) - e->paused_at_ms : 0);
+  uint64_t since_ms;
+  const bool paused = engine_is_paused(e, &since_ms);
+  weft_jw_bool(&w, "paused", paused);
+  weft_jw_u64(&w, "paused_ms", paused ? weft_now_ms(ctx) - since_ms : 0);
   weft_jw_u64(&w, "pause_lease_ms", e->args.pause_lease_ms);
   weft_jw_str(&w, "staging", e->args.inplace ? "inplace" : "shadow");
   weft_jw_bool(&w, "session_paused", e->inplace.holding);

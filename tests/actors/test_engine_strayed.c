@@ -190,6 +190,12 @@ static const char *paused(unsigned engine)
   return fleet_query(&w, engine, WEFT_QUERY_PAUSED)->body;
 }
 
+/* Of one snapshot. */
+static bool status_says(const char *what)
+{
+  return strstr(fleet_query(&w, C, WEFT_QUERY_STATUS)->body, what) != NULL;
+}
+
 static void a_resume_that_was_not_heard_is_told_again(void **state)
 {
   (void)state;
@@ -217,10 +223,36 @@ static void a_resume_that_was_not_heard_is_told_again(void **state)
   }
 }
 
-/* Of one snapshot. */
-static bool status_says(const char *what)
+static void a_restarted_coordinator_says_who_is_paused(void **state)
 {
-  return strstr(fleet_query(&w, C, WEFT_QUERY_STATUS)->body, what) != NULL;
+  (void)state;
+  const weft_client_pause pause = { .h.type = WEFT_MSG_CLIENT_PAUSE,
+                                    .action = WEFT_PAUSE,
+                                    .mode = WEFT_STR("keep") };
+  const weft_client_pause resume = { .h.type = WEFT_MSG_CLIENT_PAUSE,
+                                     .action = WEFT_RESUME };
+  begin(&w, &(fleet_opts){ .seed = 1 });
+  push(&w, "{\"a\":1}", "one");
+  expect(&w, fleet_call(&w, 1, C, &pause.h), WEFT_OK);
+  fleet_crash(&w, C);
+  fleet_restart(&w, C);
+  assert_string_equal(paused(C), "{\"is_paused\":false}"); /* nobody is in */
+  fleet_run(&w, 5000);
+  assert_string_equal(paused(C), "{\"is_paused\":true}");
+  assert_true(status_says("\"paused\":true,\"paused_ms\":5"));
+  expect(&w, fleet_call(&w, 1, C, &resume.h), WEFT_OK);
+  assert_string_equal(paused(C), "{\"is_paused\":false}"); /* with the answer */
+  assert_true(status_says("\"paused\":false,\"paused_ms\":0,"));
+  fleet_run(&w, 2000);
+  assert_string_equal(paused(C), "{\"is_paused\":false}");
+  expect(&w, fleet_call(&w, 1, 1, &pause.h), WEFT_OK); /* by its own clients */
+  fleet_run(&w, 1500);
+  assert_string_equal(paused(C), "{\"is_paused\":true}");
+  assert_string_equal(paused(0), "{\"is_paused\":false}");
+  fleet_crash(&w, 1);
+  fleet_run(&w, 1000);
+  assert_string_equal(paused(C), "{\"is_paused\":false}");
+  end(&w);
 }
 
 static void a_mixed_fleet_is_not_ready(void **state)
@@ -258,6 +290,7 @@ int main(void)
     cmocka_unit_test(a_dead_coordinators_adoption_comes_too_late),
     cmocka_unit_test(weights_of_another_time_are_served_by_nobody),
     cmocka_unit_test(a_resume_that_was_not_heard_is_told_again),
+    cmocka_unit_test(a_restarted_coordinator_says_who_is_paused),
     cmocka_unit_test(a_mixed_fleet_is_not_ready),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
