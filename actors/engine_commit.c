@@ -63,7 +63,7 @@ void engine_installed(weft_ctx *ctx, engine *e)
   if (wait > 0) {
     e->issue_timer =
         weft_timer_start(ctx, wait, ENGINE_TAG(TIMER_ISSUE, e->session.epoch));
-  } else if (e->up.vote.boot == 0 && all_still_hold_it(ctx, e)) {
+  } else if (e->up.vote.state == VOTE_NONE && all_still_hold_it(ctx, e)) {
     engine_vote_begin(ctx, e);
   }
 }
@@ -93,7 +93,7 @@ static void record(weft_ctx *ctx, engine *e)
   const engine_visible *n = &e->change.next;
   const engine_set *set = &n->sets[e->change.which];
   const engine_vote *v = e->change.label ? NULL : &e->up.vote;
-  const bool voted = v != NULL && v->given && !v->lost;
+  const bool voted = v != NULL && v->state == VOTE_GIVEN;
   e->change.corr = weft_ask(
       ctx, e->args.journal,
       weft_msg_make(

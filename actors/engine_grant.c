@@ -179,7 +179,7 @@ void engine_upstream_tell(engine *e)
                                            .rank = up->rank,
                                            .size = up->size,
                                            .until_ns = up->until_ns,
-                                           .doubt = up->vote.given,
+                                           .doubt = engine_vote_in_doubt(&up->vote),
                                            .unshown = engine_upstream_unshown(e) });
   }
 }
@@ -207,7 +207,8 @@ static void answer_state(weft_ctx *ctx, engine *e, const weft_w_beat *q)
   engine_upstream *up = &e->up;
   const uint64_t stamp_ns = weft_boottime_ns(ctx);
   const engine_visible *v = held(e);
-  const bool doubt = up->vote.given && e->session.state != WEFTI_COMMITTING;
+  const bool doubt =
+      engine_vote_in_doubt(&up->vote) && e->session.state != WEFTI_COMMITTING;
   char reason[256] = "";
   const bool ready = engine_ready(ctx, e, reason, sizeof reason);
   weft_w_state m = { .h.type = WEFT_MSG_W_STATE,
@@ -315,7 +316,7 @@ static bool may_adopt(weft_ctx *ctx, const engine *e, const engine_ask *ask,
     engine_upstream_refuse(ctx, ask, WEFT_E_STALE,
                            "coordinator boot %" PRIx64 " was followed by %" PRIx64,
                            m->boot, up->coordinator.boot);
-  } else if (up->vote.given && !of_vote) {
+  } else if (engine_vote_in_doubt(&up->vote) && !of_vote) {
     engine_upstream_refuse(ctx, ask, WEFT_E_CONFLICT,
                            "in doubt about a change of fleet %s, which decides; or an "
                            "operator, with weft resolve",
@@ -371,7 +372,7 @@ void engine_upstream_adopt(weft_ctx *ctx, engine *e, const weft_w_adopt *m)
            "adopted as replica %" PRIu32 " of %" PRIu32 " fleet=%s boot=%016" PRIx64
            " sequence=%" PRIu64 " behind=%d doubt=%d",
            up->rank, up->size, up->fleet, up->coordinator.boot, up->want_sequence,
-           is_behind(e), up->vote.given);
+           is_behind(e), engine_vote_in_doubt(&up->vote));
   engine_upstream_tell(e);
   answer_state(ctx, e, (const weft_w_beat *)m);
   engine_event_status(ctx, e);
@@ -440,7 +441,7 @@ bool engine_upstream_forbids(weft_ctx *ctx, engine *e, engine_call *call)
     return false;
   }
   const bool catch_up = may_catch_up(e, call);
-  if (up->vote.given && !(up->vote.lost && catch_up)) {
+  if (engine_vote_in_doubt(&up->vote) && !(up->vote.state == VOTE_LOST && catch_up)) {
     engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
                       "%s: in doubt about a change of fleet %s: its coordinator decides; "
                       "or an operator, with weft resolve",
@@ -481,7 +482,7 @@ void engine_upstream_status(weft_ctx *ctx, weft_json_writer *w, const engine *e)
   weft_jw_bool(w, "behind", is_behind(e));
   weft_jw_u64(w, "sequence", up->sequence);
   weft_jw_bool(w, "shown", !engine_upstream_unshown(e));
-  if (up->vote.given) {
+  if (engine_vote_in_doubt(&up->vote)) {
     char session[64];
     engine_session_of(up->vote.boot, up->vote.epoch, session, sizeof session);
     weft_jw_object(w, "doubt");
@@ -489,7 +490,7 @@ void engine_upstream_status(weft_ctx *ctx, weft_json_writer *w, const engine *e)
     weft_jw_str(w, "session", session);
     weft_jw_str(w, "version", up->vote.version);
     engine_jw_digest(w, "digest", 1, up->vote.digest_hi, up->vote.digest_lo);
-    weft_jw_bool(w, "lost", up->vote.lost);
+    weft_jw_bool(w, "lost", up->vote.state == VOTE_LOST);
     weft_jw_end(w);
   } else {
     weft_jw_null(w, "doubt");

@@ -153,7 +153,7 @@ void engine_history_aborted(weft_ctx *ctx, engine *e, const char *operation,
   const uint64_t at_ms = weft_wall_ms(ctx);
   const uint64_t elapsed_ms = weft_now_ms(ctx) - e->session.opened_ms;
   const engine_vote *v = &e->up.vote;
-  const bool voted = v->boot != 0 && !v->lost; /* and this is how it ends */
+  const bool voted = engine_vote_is_ours(v); /* and this is how it ends */
   keep(ctx, e,
        &(weft_journal_record){ .kind = WEFT_JOURNAL_ABORTED,
                                .boot_id = e->args.boot_id,

@@ -178,7 +178,7 @@ static void begin_session(weft_ctx *ctx, engine *e, engine_call *call)
   const wefti_session_state s = e->session.state;
   if (call->draft) {
     engine_answer_err(ctx, e, call, WEFT_E_UNSUPPORTED, "a fleet has no draft model");
-  } else if (s == WEFTI_IDLE && !e->up.vote.given) {
+  } else if (s == WEFTI_IDLE && !engine_vote_in_doubt(&e->up.vote)) {
     e->up.epoch = call->ask.epoch;
     if (call->kind == CALL_INIT) {
       engine_init_begin(ctx, e, call);
@@ -187,7 +187,7 @@ static void begin_session(weft_ctx *ctx, engine *e, engine_call *call)
     }
   } else if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {
     engine_wait_for_turn(ctx, e, call);
-  } else if (!e->session.upstream && !e->up.vote.given) {
+  } else if (!e->session.upstream && !engine_vote_in_doubt(&e->up.vote)) {
     take_over(ctx, e, call);
   } else {
     engine_answer_err(ctx, e, call, WEFT_E_STATE, "epoch %" PRIu64 " is %s here",

@@ -33,10 +33,16 @@ typedef struct engine_said {
   weft_buf *missing_names;
 } engine_said;
 
+typedef enum engine_vote_state {
+  VOTE_NONE,
+  VOTE_ASKED, /* its record is not known to be durable */
+  VOTE_GIVEN, /* it is, and its end not known: the doubt */
+  VOTE_LOST   /* the same of an earlier life of ours: what was installed is gone */
+} engine_vote_state;
+
 /* Ready to commit; how it ends is for the coordinator to say. */
 typedef struct engine_vote {
-  bool given;    /* durable, and its end not known: the doubt */
-  bool lost;     /* given in an earlier life of ours: what was installed is gone */
+  engine_vote_state state;
   uint64_t corr; /* question to the journal, 0 = none */
   char fleet[ENGINE_FLEET_MAX + 1];
   uint64_t boot, epoch;
@@ -160,6 +166,9 @@ void engine_hold_due(weft_ctx *ctx, struct engine *e, uint64_t timer);
 void engine_hold_fini(weft_ctx *ctx, struct engine *e);
 
 /* ---- engine_vote.c */
+bool engine_vote_in_doubt(const engine_vote *v);
+/* About what is installed here, in doubt or on the way there. */
+bool engine_vote_is_ours(const engine_vote *v);
 void engine_vote_init(struct engine *e, const struct weft_journal_record *r);
 void engine_vote_begin(weft_ctx *ctx, struct engine *e);
 bool engine_vote_answer(weft_ctx *ctx, struct engine *e, const weft_msg *msg);

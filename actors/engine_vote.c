@@ -8,14 +8,23 @@
 #include <stdio.h>
 #include <string.h>
 
+bool engine_vote_in_doubt(const engine_vote *v)
+{
+  return v->state == VOTE_GIVEN || v->state == VOTE_LOST;
+}
+
+bool engine_vote_is_ours(const engine_vote *v)
+{
+  return v->state == VOTE_ASKED || v->state == VOTE_GIVEN;
+}
+
 /* ---- what the journal knows of an earlier life */
 
 void engine_vote_init(engine *e, const weft_journal_record *r)
 {
   engine_vote *v = &e->up.vote;
   if (r->kind == WEFT_JOURNAL_VOTE) {
-    *v = (engine_vote){ .given = e->args.member,
-                        .lost = true,
+    *v = (engine_vote){ .state = e->args.member ? VOTE_LOST : VOTE_NONE,
                         .boot = r->fleet_boot,
                         .epoch = r->fleet_epoch,
                         .digest_hi = r->digest_hi,
@@ -24,7 +33,7 @@ void engine_vote_init(engine *e, const weft_journal_record *r)
     (void)snprintf(v->fleet, sizeof v->fleet, "%s", r->fleet);
     (void)snprintf(v->version, sizeof v->version, "%s", r->version);
   } else if (v->boot != 0 && r->fleet_boot == v->boot && r->fleet_epoch == v->epoch) {
-    *v = (engine_vote){ .given = false };
+    *v = (engine_vote){ .state = VOTE_NONE };
   }
 }
 
@@ -35,7 +44,8 @@ void engine_vote_begin(weft_ctx *ctx, engine *e)
   const engine_upstream *up = &e->up;
   engine_vote *v = &e->up.vote;
   const engine_call *call = e->call;
-  *v = (engine_vote){ .boot = up->coordinator.boot,
+  *v = (engine_vote){ .state = VOTE_ASKED,
+                      .boot = up->coordinator.boot,
                       .epoch = up->epoch,
                       .declared = call->has_version || e->visible.declared };
   engine_set_digest(e, true, &v->digest_hi, &v->digest_lo);
@@ -89,7 +99,7 @@ bool engine_vote_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     not_durable(ctx, e, done->text.p == NULL ? "" : done->text.p);
     return true;
   }
-  v->given = true;
+  v->state = VOTE_GIVEN;
   engine_call *call = e->call;
   e->call = NULL;
   engine_move(ctx, e, WEFTI_PREPARED);
@@ -112,13 +122,13 @@ static void forget(weft_ctx *ctx, engine *e, bool committed)
   up->last_boot = up->vote.boot;
   up->last_epoch = up->vote.epoch;
   up->aborted_last = !committed;
-  up->vote = (engine_vote){ .given = false };
+  up->vote = (engine_vote){ .state = VOTE_NONE };
   engine_upstream_tell(e);
 }
 
 void engine_vote_over(weft_ctx *ctx, engine *e, bool committed)
 {
-  if (e->up.vote.boot != 0 && !e->up.vote.lost) {
+  if (engine_vote_is_ours(&e->up.vote)) {
     forget(ctx, e, committed);
   }
 }
@@ -151,7 +161,8 @@ void engine_vote_resolve(weft_ctx *ctx, engine *e, const engine_ask *ask,
   engine_upstream *up = &e->up;
   const engine_vote *v = &up->vote;
   const bool committed = m->committed != 0;
-  const bool open = v->given && v->boot == m->doubt_boot && v->epoch == m->doubt_epoch;
+  const bool open =
+      engine_vote_in_doubt(v) && v->boot == m->doubt_boot && v->epoch == m->doubt_epoch;
   const bool over = up->last_boot == m->doubt_boot && up->last_epoch == m->doubt_epoch &&
                     up->last_boot != 0;
   if (!open && over && up->aborted_last == !committed) {
@@ -165,7 +176,7 @@ void engine_vote_resolve(weft_ctx *ctx, engine *e, const engine_ask *ask,
     engine_upstream_again(ctx, &up->asked, ask);
   } else if (e->session.state == WEFTI_COMMITTING) {
     engine_upstream_refuse(ctx, ask, WEFT_E_STATE, "it is being committed already");
-  } else if (v->lost) {
+  } else if (v->state == VOTE_LOST) {
     lost_over(ctx, e, committed);
     engine_upstream_ok(ctx, ask);
   } else if (committed) {
@@ -183,7 +194,8 @@ void engine_resolve_begin(weft_ctx *ctx, engine *e, engine_call *call)
 {
   const engine_vote *v = &e->up.vote;
   char reason[256];
-  if (!e->args.member || !v->given || e->session.state == WEFTI_COMMITTING) {
+  if (!e->args.member || !engine_vote_in_doubt(v) ||
+      e->session.state == WEFTI_COMMITTING) {
     engine_answer_err(ctx, e, call, WEFT_E_STATE, "%s: nothing is in doubt here",
                       engine_call_name(call->kind));
     return;
@@ -200,7 +212,7 @@ void engine_resolve_begin(weft_ctx *ctx, engine *e, engine_call *call)
            "an operator %s what is in doubt fleet=%s boot=%016" PRIx64 " epoch=%" PRIu64,
            call->commit ? "commits" : "aborts", v->fleet, v->boot, v->epoch);
   call->begun = true;
-  if (v->lost) {
+  if (v->state == VOTE_LOST) {
     lost_over(ctx, e, call->commit);
     engine_answer_ok(ctx, e, call);
   } else if (!call->commit) {
