@@ -71,6 +71,7 @@ typedef struct full_process {
   full_kept offer; /* of a keeper; or what it lends */
   wefti_lender lender;
   bool lends;
+  uint64_t lends_until_ms;
   uint64_t secret; /* of its newest loan */
 } full_process;
 

@@ -9,13 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { QUIET_MS = 10000 }; /* as long as a lender waits for who does not come */
+
+static bool lends(const full_process *p)
+{
+  return p->lends && weft_sim_now_ms(p->w->sim) < p->lends_until_ms;
+}
+
 static weft_err lend(void *arg, const weft_snapshot *snapshot, const char *towards,
                      weft_buf **info, weft_why *why)
 {
   full_process *p = arg;
   char text[64];
   (void)towards;
-  if (p->lends) {
+  if (lends(p)) {
     return weft_whyf(why, WEFT_E_UNAVAIL, "it lends them already");
   }
   (void)snprintf(text, sizeof text, "{\"process\":%" PRIu32 ",\"secret\":%" PRIu64 "}",
@@ -26,6 +33,7 @@ static weft_err lend(void *arg, const weft_snapshot *snapshot, const char *towar
   }
   full_kept_of(snapshot, &p->offer);
   p->lends = true;
+  p->lends_until_ms = weft_sim_now_ms(p->w->sim) + QUIET_MS;
   p->secret++;
   weft_store_unpin(p->device->store, snapshot);
   return WEFT_OK;
@@ -55,7 +63,7 @@ static weft_err take(void *arg, const weft_buf *info, uint32_t timeout_ms,
   if (atomic_load(&p->device->cancel) && !t->ignores_cancel) {
     return weft_whyf(why, WEFT_E_CANCELLED, "cancelled");
   }
-  if (!from->alive || !from->lends || from->secret != secret) {
+  if (!from->alive || !lends(from) || from->secret != secret) {
     return weft_whyf(why, WEFT_E_DOWN, "the lender is gone");
   }
   from->lends = false;
