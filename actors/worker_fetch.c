@@ -148,7 +148,7 @@ void worker_fetch_done(weft_ctx *ctx, worker *w, const worker_ask *asked, weft_e
     return;
   }
   if (err == WEFT_OK) {
-    err = wefti_store_publish(w->args.device->store, WEFTI_RECALL_EPOCH, f.sequence);
+    err = worker_serve(w, WEFTI_RECALL_EPOCH, f.sequence);
   }
   if (err != WEFT_OK) {
     worker_recall_forget(w);

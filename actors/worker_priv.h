@@ -156,6 +156,8 @@ void worker_resume(worker *w, uint64_t epoch);
 
 /* ---- worker_session.c */
 void worker_on_session(weft_ctx *ctx, worker *w, const worker_ask *ask); /* … to finish */
+/* What is installed for epoch becomes what readers get, whole, and under this number. */
+weft_err worker_serve(worker *w, uint64_t epoch, uint64_t sequence) WEFT_MUST_USE;
 void worker_on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask);
 void worker_on_abort(weft_ctx *ctx, worker *w, const worker_ask *ask);
 

@@ -101,8 +101,7 @@ static void serve(weft_ctx *ctx, worker *w)
   const worker_recall r = w->recall;
   end(ctx, w, NULL);
   w->untidy = true;
-  if (wefti_store_publish(w->args.device->store, WEFTI_RECALL_EPOCH, r.sequence) !=
-      WEFT_OK) {
+  if (worker_serve(w, WEFTI_RECALL_EPOCH, r.sequence) != WEFT_OK) {
     worker_recall_forget(w);
     return;
   }

@@ -160,14 +160,13 @@ void worker_on_session(weft_ctx *ctx, worker *w, const worker_ask *ask)
 
 /* ---- the end of sessions */
 
-static bool publish(worker *w, const worker_ask *ask)
+weft_err worker_serve(worker *w, uint64_t epoch, uint64_t sequence)
 {
   wefti_device *device = w->args.device;
-  if (device->inplace) { /* before readers come; all of it lies there since FINISH */
+  if (device->inplace) { /* before readers come; all of it lies there */
     wefti_inplace_clear(device);
-    w->pause_epoch = 0;
   }
-  return wefti_store_publish(device->store, ask->epoch, ask->sequence) == WEFT_OK;
+  return wefti_store_publish(device->store, epoch, sequence);
 }
 
 void worker_on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask)
@@ -183,13 +182,14 @@ void worker_on_publish(weft_ctx *ctx, worker *w, const worker_ask *ask)
                   " has ended here",
                   w->rank, ask->epoch, w->ended);
   } else if (w->phase != WEFT_WORKER_INSTALLED || w->epoch != ask->epoch ||
-             !publish(w, ask)) {
+             worker_serve(w, ask->epoch, ask->sequence) != WEFT_OK) {
     wrong_phase(ctx, w, ask, "publish");
   } else {
     weft_log(ctx, WEFT_LOG_INFO,
              "published rank=%" PRIu32 " epoch=%" PRIu64 " weights_sequence=%" PRIu64,
              w->rank, ask->epoch, ask->sequence);
     w->ended = w->epoch;
+    w->pause_epoch = 0;
     w->epoch = 0;
     w->phase = WEFT_WORKER_IDLE;
     w->untidy = true;
