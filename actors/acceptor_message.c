@@ -43,6 +43,12 @@ static weft_msg *make_init(weft_ctx *ctx, const wefti_request *rq)
   return weft_msg_make(ctx, &m.h);
 }
 
+static weft_msg *make_shutdown(weft_ctx *ctx, const wefti_request *rq)
+{
+  const weft_client_shutdown m = { CALL(CLIENT_SHUTDOWN, rq) };
+  return weft_msg_make(ctx, &m.h);
+}
+
 static weft_msg *make_start(weft_ctx *ctx, const wefti_request *rq)
 {
   const weft_client_start m = { CALL(CLIENT_START, rq),
@@ -138,6 +144,8 @@ weft_msg *wefti_request_message(weft_ctx *ctx, const wefti_request *rq)
   switch ((wefti_route)rq->call->route) {
   case WEFTI_ROUTE_INIT:
     return make_init(ctx, rq);
+  case WEFTI_ROUTE_SHUTDOWN:
+    return make_shutdown(ctx, rq);
   case WEFTI_ROUTE_START:
   case WEFTI_ROUTE_START_DRAFT:
     return make_start(ctx, rq);

@@ -39,6 +39,7 @@ typedef enum wefti_route {
   WEFTI_ROUTE_READY,
   WEFTI_ROUTE_VERSION,
   WEFTI_ROUTE_METRICS,
+  WEFTI_ROUTE_SHUTDOWN,
   WEFTI_ROUTE_COUNT
 } wefti_route;
 

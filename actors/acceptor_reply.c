@@ -356,6 +356,7 @@ static weft_outcome silent_outcome(const wefti_open *open, bool asked)
 {
   switch (open->route) {
   case WEFTI_ROUTE_INIT: /* these bring no bytes and change no version */
+  case WEFTI_ROUTE_SHUTDOWN:
   case WEFTI_ROUTE_START:
   case WEFTI_ROUTE_START_DRAFT:
     return WEFT_OUTCOME_NOT_COMMITTED;

@@ -16,6 +16,7 @@
  */
 static const weft_http_route routes[] = {
   POST("/init_weight_transfer_engine", WEFT_HTTP_BODY, INIT),
+  POST("/shutdown_weight_transfer_engine", 0, SHUTDOWN),
   POST("/start_weight_update", 0, START),
   POST("/start_draft_weight_update", 0, START_DRAFT),
   POST("/update_weights", WEFT_HTTP_BODY, UPDATE),
@@ -56,6 +57,9 @@ static_assert(sizeof routes / sizeof routes[0] == WEFTI_ROUTE_COUNT, "one row pe
 static const wefti_route_fact facts[WEFTI_ROUTE_COUNT] = {
   [WEFTI_ROUTE_INIT] = CALL("init_weight_transfer_engine",
                             "{\"message\":\"Weight transfer initialized\"}", NULL, false),
+  [WEFTI_ROUTE_SHUTDOWN] =
+      CALL("shutdown_weight_transfer_engine",
+           "{\"message\":\"Weight transfer shut down\"}", NULL, false),
   [WEFTI_ROUTE_START] =
       CALL("start_weight_update", "{\"message\":\"Weight update started\"}", NULL, false),
   [WEFTI_ROUTE_START_DRAFT] =

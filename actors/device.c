@@ -33,18 +33,20 @@ static weft_err accept_init(wefti_device_session *s, const weft_device_run *m,
   }
   weft_err err = m->info ? weft_json_parse(m->info->data, m->info->len, NULL, &root, why)
                          : weft_whyf(why, WEFT_E_INVAL, "init_info is missing");
-  if (err == WEFT_OK && weft_json_kind_of(root) != WEFT_JSON_OBJECT) {
+  const bool nobody = weft_json_kind_of(root) == WEFT_JSON_NULL;
+  if (err == WEFT_OK && !nobody && weft_json_kind_of(root) != WEFT_JSON_OBJECT) {
     err = weft_whyf(why, WEFT_E_INVAL, "init_info is not a JSON object");
   }
   weft_json_free(root);
   const weft_transfer_ops *transfer = s->device->transfer;
-  if (err == WEFT_OK && transfer->check_init) {
+  if (err == WEFT_OK && !nobody && transfer->check_init) {
     err = transfer->check_init(s->device->backend, (const char *)m->info->data,
                                m->info->len, who, why);
   }
   if (err == WEFT_OK) {
     s->epoch = m->epoch;
     s->init = weft_buf_ref(m->info);
+    s->nobody = nobody;
   }
   return err;
 }
@@ -57,9 +59,14 @@ static weft_err go_init(wefti_device_session *s, const weft_transfer_who *who,
     return weft_whyf(why, WEFT_E_STATE, "no init of epoch %" PRIu64 " was accepted",
                      who->epoch);
   }
-  const weft_err err =
-      device->transfer->init(device->backend, (const char *)s->init->data, s->init->len,
-                             who, &device->cancel, why);
+  const weft_transfer_ops *transfer = device->transfer;
+  weft_err err = WEFT_OK;
+  if (!s->nobody) {
+    err = transfer->init(device->backend, (const char *)s->init->data, s->init->len, who,
+                         &device->cancel, why);
+  } else if (transfer->release) {
+    err = transfer->release(device->backend, why);
+  }
   wefti_session_close(s);
   return err;
 }

@@ -112,6 +112,7 @@ typedef struct wefti_device_session {
   bool draft;        /* it writes the draft model's set */
   bool alone;        /* its result holds that set only */
   weft_buf *init;    /* accepted init_info */
+  bool nobody;       /* it is null: the trainer is let go */
   weft_plan *plan;   /* accepted, not received yet */
   uint32_t *by_name; /* [plan->count] positions in the plan, in name order */
   wefti_entry *room; /* [room_count] cells that wait for the plan's bytes */

@@ -12,6 +12,7 @@ const char *engine_call_name(engine_call_kind kind)
 {
   static const char *const names[CALL_KINDS] = {
     [CALL_INIT] = "init_weight_transfer_engine",
+    [CALL_SHUTDOWN] = "shutdown_weight_transfer_engine",
     [CALL_START] = "start_weight_update",
     [CALL_START_DRAFT] = "start_draft_weight_update",
     [CALL_UPDATE] = "update_weights",
@@ -157,7 +158,8 @@ void engine_answer_err(weft_ctx *ctx, engine *e, engine_call *call, weft_err err
                        const char *fmt, ...)
 {
   /* Refused before anything began. */
-  const bool changes = call->kind <= CALL_LABEL && call->kind != CALL_INIT;
+  const bool changes =
+      call->kind <= CALL_LABEL && call->kind != CALL_INIT && call->kind != CALL_SHUTDOWN;
   engine_answer a = { .err = err,
                       .outcome =
                           changes ? WEFT_OUTCOME_NOT_COMMITTED : WEFT_OUTCOME_NONE };
@@ -204,6 +206,11 @@ static bool take_fields(weft_ctx *ctx, engine_call *c, const weft_msg *msg,
     c->kind = msg->type == WEFT_MSG_CLIENT_INIT ? CALL_INIT : CALL_UPDATE;
     *head = HEAD(m);
     c->info = weft_buf_ref(m->info);
+  } else if (msg->type == WEFT_MSG_CLIENT_SHUTDOWN) {
+    c->kind = CALL_SHUTDOWN;
+    *head = HEAD((const weft_client_shutdown *)msg);
+    c->info = weft_buf_create("null", 4);
+    failed = c->info == NULL;
   } else if (msg->type == WEFT_MSG_CLIENT_START) {
     const weft_client_start *m = (const weft_client_start *)msg;
     c->kind = m->draft != 0 ? CALL_START_DRAFT : CALL_START;
@@ -268,6 +275,7 @@ uint32_t engine_call_patience(const engine *e, engine_call_kind kind)
 {
   switch (kind) {
   case CALL_INIT:
+  case CALL_SHUTDOWN:
     return e->args.init_ms;
   case CALL_UPDATE:
     return e->args.update_ms;

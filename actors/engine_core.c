@@ -188,6 +188,7 @@ static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
     engine_query(ctx, e, (const weft_client_query *)msg);
     return WEFT_OK;
   case WEFT_MSG_CLIENT_INIT:
+  case WEFT_MSG_CLIENT_SHUTDOWN:
   case WEFT_MSG_CLIENT_START:
   case WEFT_MSG_CLIENT_UPDATE:
   case WEFT_MSG_CLIENT_FINISH:

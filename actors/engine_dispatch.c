@@ -112,6 +112,24 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
   engine_abort_begin(ctx, e, NULL, "taken over by a new init_weight_transfer_engine");
 }
 
+static void dispatch_shutdown(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  const wefti_session_state s = e->session.state;
+  if (is_too_late(ctx, e, call)) {
+    return;
+  }
+  if (s == WEFTI_IDLE) {
+    engine_init_begin(ctx, e, call);
+  } else if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {
+    engine_wait_for_turn(ctx, e, call);
+  } else {
+    char who[256];
+    engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                      "Cannot release a trainer connection during a weight update%s",
+                      holder(ctx, e, who, sizeof who));
+  }
+}
+
 /* What a session does to the other set of a rank that lacks it cannot be undone, so it is
  * not decided while that rank gets it back. */
 static bool waits_for_sets(weft_ctx *ctx, engine *e, engine_call *call)
@@ -285,6 +303,9 @@ void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
   switch (call->kind) {
   case CALL_INIT:
     dispatch_init(ctx, e, call);
+    break;
+  case CALL_SHUTDOWN:
+    dispatch_shutdown(ctx, e, call);
     break;
   case CALL_START:
   case CALL_START_DRAFT:

@@ -200,11 +200,9 @@ static void number(text *t, const char *name, const char *type, const char *help
 static void put_operations(text *t, const engine *e)
 {
   static const char *const names[ENGINE_OPS] = {
-    [CALL_INIT] = "init",
-    [CALL_START] = "start",
-    [CALL_START_DRAFT] = "start_draft",
-    [CALL_UPDATE] = "update",
-    [CALL_FINISH] = "finish",
+    [CALL_INIT] = "init",     [CALL_SHUTDOWN] = "shutdown",
+    [CALL_START] = "start",   [CALL_START_DRAFT] = "start_draft",
+    [CALL_UPDATE] = "update", [CALL_FINISH] = "finish",
   };
   static const char took[] = "vllm:rl_weight_update_operation_duration_seconds";
   static const char now[] = "vllm:rl_weight_update_operations_in_flight";

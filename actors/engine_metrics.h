@@ -12,7 +12,8 @@
 #include <stdint.h>
 
 enum {
-  ENGINE_OPS = 5,    /* init, start, start_draft, update, finish: engine_call_kind */
+  ENGINE_OPS =
+      6, /* init, shutdown, start, start_draft, update, finish: engine_call_kind */
   ENGINE_BUCKETS = 9 /* of a duration, besides the one without a limit */
 };
 

@@ -35,6 +35,7 @@ enum {
 /* ---- a client's call, from its message to its answer */
 typedef enum engine_call_kind {
   CALL_INIT,
+  CALL_SHUTDOWN, /* of the transfer engine: an init of nobody */
   CALL_START,
   CALL_START_DRAFT,
   CALL_UPDATE,

@@ -108,6 +108,16 @@ static weft_err ipc_init(void *state, const char *init_info, size_t len,
   return err;
 }
 
+static weft_err ipc_release(void *state, weft_why *why)
+{
+  wefti_ipc_state *st = state;
+  const weft_err err = wefti_gpu_enter(&st->gpu, why);
+  if (err == WEFT_OK) {
+    wefti_ipc_unmap_all(st);
+  }
+  return err;
+}
+
 /* ---- updates */
 
 static weft_err prepare(wefti_ipc_state *st, weft_why *why)
@@ -305,6 +315,7 @@ static const weft_transfer_ops ipc_ops = {
   .abandon = ipc_abandon,
   .close = ipc_close,
   .check_init = ipc_check_init,
+  .release = ipc_release,
   .info = ipc_info,
   .advance = ipc_advance,
   .settle = ipc_settle,

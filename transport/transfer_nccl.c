@@ -216,6 +216,14 @@ static weft_err nccl_init(void *state, const char *init_info, size_t len,
   return WEFT_OK;
 }
 
+static weft_err nccl_release(void *state, weft_why *why)
+{
+  wefti_nccl_state *st = state;
+  lose(st, "the trainer was let go (shutdown_weight_transfer_engine)", 0);
+  wefti_nccl_told_free(st);
+  return old_one_gone(st, why);
+}
+
 /* ---- updates */
 
 static weft_err need_group(const wefti_nccl_state *st, weft_why *why)
@@ -362,6 +370,7 @@ static const weft_transfer_ops nccl_ops = {
   .abandon = nccl_abandon,
   .close = nccl_close,
   .check_init = nccl_check_init,
+  .release = nccl_release,
   .info = nccl_info,
   .nccl = true,
   .advance = nccl_advance,
@@ -378,6 +387,7 @@ static const weft_transfer_ops sparse_ops = {
   .abandon = nccl_abandon,
   .close = nccl_close,
   .check_init = nccl_check_init,
+  .release = nccl_release,
   .info = nccl_info,
   .nccl = true,
   .advance = nccl_advance,

@@ -22,6 +22,8 @@ static const good_row good[] = {
     "{\"message\":\"Weight transfer initialized\"}", WEFT_MSG_CLIENT_INIT },
   { "init without members", ROW(WEFTI_ROUTE_INIT, "", " { \"init_info\" : { } } "),
     "{\"message\":\"Weight transfer initialized\"}", WEFT_MSG_CLIENT_INIT },
+  { "shutdown", ROW(WEFTI_ROUTE_SHUTDOWN, "", NULL),
+    "{\"message\":\"Weight transfer shut down\"}", WEFT_MSG_CLIENT_SHUTDOWN },
   { "start", ROW(WEFTI_ROUTE_START, "", NULL), "{\"message\":\"Weight update started\"}",
     WEFT_MSG_CLIENT_START },
   { "start ignores a body", ROW(WEFTI_ROUTE_START, "", "{\"is_checkpoint_format\": tru"),

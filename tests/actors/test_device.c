@@ -494,6 +494,9 @@ static void init_takes_an_object(void **state)
   world_as(put_info(f, WEFT_TRANSFER_INIT, "{}"), w_ok, W_OK);
   world_as(go(f, WEFT_TRANSFER_INIT), w_ok, W_OK);
   f->epoch++;
+  world_as(put_info(f, WEFT_TRANSFER_INIT, "null"), w_ok, W_OK); /* a shutdown */
+  world_as(go(f, WEFT_TRANSFER_INIT), w_ok, W_OK);
+  f->epoch++;
   world_refused(put_info(f, WEFT_TRANSFER_INIT, "[]"), WEFT_E_INVAL);
   f->epoch++;
   world_refused(put_info(f, WEFT_TRANSFER_INIT, "{"), WEFT_E_TRUNCATED);

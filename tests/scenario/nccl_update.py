@@ -78,6 +78,21 @@ def test_the_same_again():
         t.close()
 
 
+def test_shutdown():
+    with daemon() as w:
+        t = trainer(w)
+        fine(t.init())
+        push(w, t, model("a"), "one")
+        w.ok("/shutdown_weight_transfer_engine")
+        fine(t.start())
+        r = w.post("/update_weights", {"update_info": update_info(model("b"))})
+        check(r.status >= 400 and b"NCCL weight transfer not initialized" in r.body and
+              b"the trainer was let go" in r.body, f"an update without a trainer: {r}")
+        fine(t.init())
+        push(w, t, model("c"), "two")
+        t.close()
+
+
 def test_pieces_and_unchanged_tensors():
     with daemon(env={"WEFT_FAKE_STREAM_DELAY_US": "1000", "WEFT_FAKE_NCCL_LAUNCH_US": "1000"}) as w:
         t = trainer(w)

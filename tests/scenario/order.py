@@ -31,6 +31,24 @@ def test_wrong_order():
         same(w.version(), "a", "version")
 
 
+def test_shutdown():
+    """It lets the trainer go between updates, not in one; a next init or start is free to come."""
+    with folder() as d, Daemon() as w:
+        path = write_safetensors(d / "a.safetensors", model("a"))
+        for _ in range(2):
+            same(w.ok("/shutdown_weight_transfer_engine").json, {"message": "Weight transfer shut down"}, "answer")
+        w.ok("/init_weight_transfer_engine", {"init_info": {}})
+        w.ok("/start_weight_update")
+        refused(w.post("/shutdown_weight_transfer_engine"), 409, "shutdown in a session",
+                "Cannot release a trainer connection during a weight update")
+        w.ok("/update_weights", w.file_source(path))
+        w.ok("/finish_weight_update", {"weight_version": "a"})
+        w.ok("/shutdown_weight_transfer_engine")
+        check(holds(w, model("a")), "the weights stay")
+        check('operations_total{operation="shutdown",outcome="success"} 3' in w.get("/metrics").body.decode(),
+              "the metrics count it")
+
+
 def test_two_clients():
     with folder() as d, Daemon() as w:
         a = write_safetensors(d / "a.safetensors", model("a"))

@@ -5,7 +5,7 @@ from weft_scenario import BIN, Daemon, check, main, same
 
 NOT_FOUND = b'{"detail":"Not Found"}'
 # Contract 1.1 and the issue's own: each of these must be in the table, and need dev mode.
-DEV = {"POST /init_weight_transfer_engine", "POST /start_weight_update",
+DEV = {"POST /init_weight_transfer_engine", "POST /shutdown_weight_transfer_engine", "POST /start_weight_update",
        "POST /start_draft_weight_update", "POST /update_weights", "POST /finish_weight_update",
        "POST /update_weight_version", "GET /weight_info", "POST /pause", "POST /resume",
        "GET /is_paused", "GET /get_world_size", "POST /weight_checker",

@@ -361,6 +361,27 @@ static void the_trainer_fails_too(void **state)
   free(info);
 }
 
+static void a_trainer_is_let_go(void **state)
+{
+  world *w = *state;
+  weft_plan *plan = NULL;
+  weft_why why = { 0 };
+  const weft_transfer_ops *nccl = weft_transfer_nccl();
+  assert_ok(nccl->release(w->backend, &why)); /* there is none */
+  meet(w, "");
+  update(w, mixed, MIXED, UINT64_MAX, 1, "");
+  assert_ok(nccl->release(w->backend, &why));
+  char *text = update_of(mixed, MIXED, "");
+  assert_int_equal(nccl->accept(w->backend, text, strlen(text), &alone, &plan, &why),
+                   WEFT_E_STATE);
+  assert_non_null(strstr(why.text, "the trainer was let go"));
+  trainer_close(&w->t);
+  trainer_open(&w->t, 2);
+  meet(w, "");
+  update(w, mixed, MIXED, UINT64_MAX, 2, "");
+  free(text);
+}
+
 static void update_info_is_checked(void **state)
 {
   world *w = *state;
@@ -544,6 +565,7 @@ int main(void)
     WITH(another_order_is_reported),
     WITH(a_trainer_that_sends_nothing_is_given_up),
     WITH(the_trainer_fails_too),
+    WITH(a_trainer_is_let_go),
     WITH(update_info_is_checked),
     WITH(a_stuck_abort_is_named),
     WITH(calls_of_cuda_that_fail_are_errors),

@@ -113,6 +113,9 @@ typedef struct weft_transfer_ops {
                          const weft_transfer_who *who, weft_why *why);
   void (*info)(void *state, weft_device_info *out); /* NULL: no device */
   bool nccl;                                        /* needs libnccl */
+  /* The trainer of the last init is let go; what it shared is given back.  NULL where
+   * there is nothing to do. */
+  weft_err (*release)(void *state, weft_why *why);
   const char *no_draft; /* what a draft session is refused with; NULL: it is not */
   /* All three or none.  NULL: digests are there when receive returns.  Else they may come
    * behind it, while later plans are accepted and received: what receive has written and
