@@ -20,7 +20,8 @@ typedef struct open_question {
 typedef struct relay {
   wefti_relay_args args;
   char url[URL_MAX];
-  weft_actor_id link; /* 0: none */
+  weft_actor_id link;   /* 0: none */
+  uint64_t retry_timer; /* of the next attempt; 0: there is none */
   uint32_t retry_ms;
   uint64_t salt; /* makes caller numbers of this process differ from those of others */
   open_question *open;
@@ -50,7 +51,7 @@ static void answer_unreachable(weft_ctx *ctx, relay *self, weft_return back,
 
 static void retry_later(weft_ctx *ctx, relay *self)
 {
-  (void)weft_timer_start(ctx, self->retry_ms, TAG_RETRY);
+  self->retry_timer = weft_timer_start(ctx, self->retry_ms, TAG_RETRY);
   self->retry_ms *= 2;
   if (self->retry_ms > self->args.retry_max_ms) {
     self->retry_ms = self->args.retry_max_ms;
@@ -133,6 +134,9 @@ static void salt_caller(const relay *self, weft_msg *msg)
 static weft_err on_call(weft_ctx *ctx, relay *self, const weft_msg *msg)
 {
   const weft_return back = weft_return_of(msg);
+  if (self->link == 0 && self->retry_timer == 0) { /* there was no memory for it */
+    link_up(ctx, self);
+  }
   if (self->link == 0) {
     answer_unreachable(ctx, self, back, msg->type, WEFT_E_DOWN, false);
     return WEFT_OK;
@@ -203,6 +207,7 @@ static weft_err relay_on(weft_ctx *ctx, void *state, const weft_msg *msg)
     }
     return WEFT_OK;
   case WEFT_MSG_TIMER:
+    self->retry_timer = 0;
     if (self->link == 0) {
       link_up(ctx, self);
     }

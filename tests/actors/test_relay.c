@@ -169,6 +169,27 @@ static void a_link_that_dies_answers_unknown_and_is_made_anew(void **state)
   weft_sim_destroy(w.sim);
 }
 
+/* Whatever allocation fails on the way, its timer's included. */
+static void a_link_is_made_anew_although_memory_was_short(void **state)
+{
+  (void)state;
+  for (uint64_t nth = 1; nth < 8; nth++) {
+    world w;
+    begin(&w, 6, false);
+    start(&w, 1);
+    assert_int_equal(w.answers, 1);
+    weft_sim_fail_alloc(w.sim, nth);
+    weft_sim_kill(w.sim, w.link);
+    weft_sim_run(w.sim, weft_sim_now_ms(w.sim) + 1000);
+    weft_sim_fail_alloc(w.sim, 0);
+    start(&w, 1);
+    start(&w, 1);
+    assert_int_equal(w.answers, 3);
+    assert_int_equal(w.err, WEFT_OK);
+    weft_sim_destroy(w.sim);
+  }
+}
+
 static void only_what_was_not_asked_is_certainly_not_committed(void **state)
 {
   (void)state;
@@ -229,6 +250,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(answers_come_back_and_callers_are_told_apart),
     cmocka_unit_test(a_link_that_dies_answers_unknown_and_is_made_anew),
+    cmocka_unit_test(a_link_is_made_anew_although_memory_was_short),
     cmocka_unit_test(only_what_was_not_asked_is_certainly_not_committed),
     cmocka_unit_test(attempts_are_spaced_out),
     cmocka_unit_test(without_memory_every_question_is_still_answered),
