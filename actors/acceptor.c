@@ -17,7 +17,8 @@ enum {
   QUERY_MS = 5000,    /* patience for what the engine answers by itself */
   WEIGHTS_MS = 30000, /* … and for what it must ask a worker */
   CALL_MS = 300000,   /* … and for a call without timeout_s: stock clients leave then */
-  GRACE_MS = 800      /* the engine's own deadline comes first; I5 allows 1 s in all */
+  GRACE_MS = 800,     /* the engine's own deadline comes first; I5 allows 1 s in all */
+  GONE_MS = 1000      /* between two times that the engine is told of a hang-up */
 };
 
 /* A long body that is read slice by slice, so that others get their turns: first scanned,
@@ -41,7 +42,8 @@ typedef struct acceptor {
   wefti_acceptor_counts counts;
   wefti_open_table open;
   job *jobs;
-  uint64_t salt; /* callers of several acceptors must not meet in the engine */
+  uint64_t gone_timer; /* 0: no open call's client has hung up */
+  uint64_t salt;       /* callers of several acceptors must not meet in the engine */
 } acceptor;
 
 /* ---- to the engine */
@@ -262,11 +264,11 @@ static bool job_run(weft_ctx *ctx, acceptor *self, job *j)
   return false;
 }
 
-static void on_timer(weft_ctx *ctx, acceptor *self, const weft_timer_msg *m)
+static void on_slice(weft_ctx *ctx, acceptor *self, uint64_t timer)
 {
   for (job **at = &self->jobs; *at != NULL; at = &(*at)->next) {
     job *j = *at;
-    if (j->timer != m->id) {
+    if (j->timer != timer) {
       continue;
     }
     *at = j->next;
@@ -357,16 +359,11 @@ static void jobs_drop(weft_ctx *ctx, acceptor *self, uint64_t peer)
   }
 }
 
-/* Only a call in flight has a use for knowing it: an answered one is over. */
-static void on_http_gone(weft_ctx *ctx, acceptor *self, const weft_http_gone *gone)
+static void tell_gone(weft_ctx *ctx, acceptor *self, uint64_t peer)
 {
-  jobs_drop(ctx, self, gone->peer);
-  if (!wefti_open_has_peer(&self->open, gone->peer)) {
-    return;
-  }
   const weft_client_gone m = {
     .h = { .type = WEFT_MSG_CLIENT_GONE, .flags = WEFT_MSG_F_RESERVED },
-    .caller = caller_of(self, gone->peer),
+    .caller = caller_of(self, peer),
   };
   weft_msg *copy = weft_msg_make(ctx, &m.h);
   if (copy != NULL) {
@@ -374,10 +371,44 @@ static void on_http_gone(weft_ctx *ctx, acceptor *self, const weft_http_gone *go
   }
   if (weft_send(ctx, self->args.engine, copy) != WEFT_OK) {
     weft_log(ctx, WEFT_LOG_WARN, "engine not told that a caller is gone peer=%" PRIu64,
-             gone->peer);
+             peer);
     return;
   }
   self->counts.forwarded++;
+}
+
+/* Only a call in flight has a use for knowing it: an answered one is over. */
+static void on_http_gone(weft_ctx *ctx, acceptor *self, const weft_http_gone *gone)
+{
+  jobs_drop(ctx, self, gone->peer);
+  if (!wefti_open_mark_gone(&self->open, gone->peer)) {
+    return;
+  }
+  tell_gone(ctx, self, gone->peer);
+  if (self->gone_timer == 0) {
+    self->gone_timer = weft_timer_start(ctx, GONE_MS, 0);
+  }
+}
+
+/* For as long as the call is open: on a link, the news may have come before it, or have
+ * got lost, and then the call would keep the next trainer out until its deadline. */
+static void tell_gone_again(weft_ctx *ctx, acceptor *self)
+{
+  size_t at = 0;
+  uint64_t peer = wefti_open_next_gone(&self->open, &at);
+  self->gone_timer = peer == 0 ? 0 : weft_timer_start(ctx, GONE_MS, 0);
+  for (; peer != 0; peer = wefti_open_next_gone(&self->open, &at)) {
+    tell_gone(ctx, self, peer);
+  }
+}
+
+static void on_timer(weft_ctx *ctx, acceptor *self, const weft_timer_msg *m)
+{
+  if (m->id == self->gone_timer) {
+    tell_gone_again(ctx, self);
+  } else {
+    on_slice(ctx, self, m->id);
+  }
 }
 
 static void on_client_done(weft_ctx *ctx, acceptor *self, const weft_client_done *done)

@@ -84,14 +84,27 @@ bool wefti_open_take(wefti_open_table *table, uint64_t corr, wefti_open *out)
   return true;
 }
 
-bool wefti_open_has_peer(const wefti_open_table *table, uint64_t peer)
+bool wefti_open_mark_gone(wefti_open_table *table, uint64_t peer)
 {
+  bool found = false;
   for (size_t i = 0; i < table->cap; i++) {
     if (table->slots[i].corr != 0 && table->slots[i].peer == peer) {
-      return true;
+      table->slots[i].gone = true;
+      found = true;
     }
   }
-  return false;
+  return found;
+}
+
+uint64_t wefti_open_next_gone(const wefti_open_table *table, size_t *at)
+{
+  while (*at < table->cap) {
+    const wefti_open *open = &table->slots[(*at)++];
+    if (open->corr != 0 && open->gone) {
+      return open->peer;
+    }
+  }
+  return 0;
 }
 
 void wefti_open_fini(weft_ctx *ctx, wefti_open_table *table)

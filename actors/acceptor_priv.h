@@ -139,6 +139,7 @@ typedef struct wefti_open {
   uint64_t corr; /* 0 = free; not asked yet */
   weft_http_id id;
   uint64_t peer; /* 0: not one that may be taken over */
+  bool gone;     /* it has hung up */
   uint32_t route;
   uint32_t patience_ms; /* of the question */
   uint64_t asked_ms;
@@ -155,7 +156,11 @@ weft_err wefti_open_reserve(weft_ctx *ctx, wefti_open_table *table) WEFT_MUST_US
 void wefti_open_add(wefti_open_table *table, const wefti_open *open); /* takes echo */
 /* false when unknown; else the caller owns out->echo. */
 bool wefti_open_take(wefti_open_table *table, uint64_t corr, wefti_open *out);
-bool wefti_open_has_peer(const wefti_open_table *table, uint64_t peer);
+/* false: nothing of peer is open. */
+bool wefti_open_mark_gone(wefti_open_table *table, uint64_t peer);
+/* The peer of the first one from *at on that has hung up; *at goes behind it.  0 = none.
+ */
+uint64_t wefti_open_next_gone(const wefti_open_table *table, size_t *at);
 void wefti_open_fini(weft_ctx *ctx, wefti_open_table *table);
 
 /* ---- acceptor_reply.c */

@@ -889,10 +889,10 @@ static weft_err table_init(weft_ctx *ctx, void *self, const void *args)
   }
   for (size_t k = 0; k < KEYS; k++) {
     wefti_open out;
-    assert_true(corr[k] == 0 || wefti_open_has_peer(&table, k % 7));
+    assert_true(corr[k] == 0 || wefti_open_mark_gone(&table, k % 7));
     assert_int_equal(wefti_open_take(&table, corr[k], &out), corr[k] != 0);
   }
-  assert_false(wefti_open_has_peer(&table, 1));
+  assert_false(wefti_open_mark_gone(&table, 1));
   wefti_open_fini(ctx, &table);
   return WEFT_OK;
 }
@@ -946,6 +946,37 @@ static void only_a_caller_in_flight_is_reported_gone(void **state)
   assert_int_equal(w.asked[3]->type, WEFT_MSG_CLIENT_GONE);
   assert_true(((const weft_client_gone *)w.asked[3])->caller ==
               ((const weft_client_update *)w.asked[2])->caller);
+  world_close(&w);
+}
+
+/* Which the engine may have heard before the call itself, or not at all. */
+static void a_hang_up_is_told_until_the_call_is_over(void **state)
+{
+  (void)state;
+  world w;
+  world_open(&w);
+  w.mute = true;
+  for (uint64_t peer = 11; peer < 14; peer++) {
+    (void)world_send(&w, &(ask){ .route = WEFTI_ROUTE_START, .peer = peer });
+  }
+  world_idle(&w);
+  const weft_http_gone gone = { .h = { .type = WEFT_MSG_HTTP_GONE }, .peer = 12 };
+  weft_sim_fail_alloc(w.sim, 2); /* the message to the engine; the first is the test's */
+  assert_ok(weft_sim_send(w.sim, w.acceptor, &gone.h));
+  world_idle(&w);
+  weft_sim_fail_alloc(w.sim, 0);
+  assert_int_equal(w.asked_count, 3);
+  weft_sim_run(w.sim, weft_sim_now_ms(w.sim) + 3500);
+  assert_int_equal(w.asked_count, 6); /* once a second */
+  for (size_t i = 3; i < 6; i++) {
+    assert_int_equal(w.asked[i]->type, WEFT_MSG_CLIENT_GONE);
+    assert_true(((const weft_client_gone *)w.asked[i])->caller ==
+                ((const weft_client_start *)w.asked[1])->caller);
+  }
+  const weft_http_gone now = { .h = { .type = WEFT_MSG_HTTP_GONE }, .peer = 1 };
+  assert_ok(weft_sim_send(w.sim, w.engine, &now.h));
+  weft_sim_run(w.sim, weft_sim_now_ms(w.sim) + 3500);
+  assert_int_equal(w.asked_count, 6);
   world_close(&w);
 }
 
@@ -1172,6 +1203,7 @@ int main(void)
     cmocka_unit_test(answers_may_come_in_any_order),
     cmocka_unit_test(the_table_of_open_requests_loses_none),
     cmocka_unit_test(only_a_caller_in_flight_is_reported_gone),
+    cmocka_unit_test(a_hang_up_is_told_until_the_call_is_over),
     cmocka_unit_test(a_long_body_does_not_hold_up_others),
     cmocka_unit_test(a_long_list_is_looked_through_to_its_end),
     cmocka_unit_test(a_body_has_at_most_1024_members),
