@@ -1,5 +1,5 @@
 /* The world: who lives in it, its clock, and the lives of the engine. */
-#include "full.h"
+#include "full_http.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -193,6 +193,9 @@ void full_run(full *w, uint64_t for_ms)
       events_due(w);
       strays_due(w);
     }
+    if (w->http != NULL) {
+      full_fronts_tick(w);
+    }
     while (step(w)) {
     }
     if (!weft_sim_alive(w->sim, w->engine)) {
@@ -252,6 +255,12 @@ void full_engine_crash(full *w)
     return;
   }
   full_check_history(w);
+  for (unsigned i = 0; i < w->call_count; i++) { /* may reach the next life */
+    w->calls[i].carried = w->calls[i].open && w->clients[w->calls[i].client].way != 0;
+  }
+  if (w->http != NULL) {
+    full_front_crash(w, 0, 0);
+  }
   weft_sim_kill(w->sim, w->supervisor);
   weft_sim_kill(w->sim, w->engine);
   weft_sim_kill(w->sim, w->publisher);
@@ -282,6 +291,9 @@ void full_engine_crash(full *w)
   if (spawn_engine(w) != WEFT_OK) {
     full_break(w, "the engine does not come back");
   }
+  if (w->http != NULL) {
+    full_front_begin(w, 0);
+  }
 }
 
 void full_engine_freeze(full *w, bool frozen)
@@ -290,6 +302,9 @@ void full_engine_freeze(full *w, bool frozen)
   weft_sim_freeze(w->sim, w->engine, frozen);
   weft_sim_freeze(w->sim, w->supervisor, frozen);
   weft_sim_freeze(w->sim, w->publisher, frozen);
+  if (w->http != NULL) {
+    full_front_freeze(w, 0, frozen);
+  }
 }
 
 /* ---- begin and end */
@@ -346,6 +361,11 @@ void full_start(full *w, const full_opts *opts)
   if (err != WEFT_OK) {
     full_break(w, "cannot build the world: %s", weft_err_name(err));
   }
+  for (unsigned i = 0; i < FULL_CLIENTS && w->http == NULL; i++) {
+    if (opts->way[i] != 0) {
+      full_fronts_make(w);
+    }
+  }
   for (uint32_t i = 0; i < w->ranks && opts->joined; i++) {
     full_later(w, 1 + full_random(w, 100),
                &(full_event){ .kind = EV_SPAWN,
@@ -372,6 +392,7 @@ void full_stop(full *w)
                  (unsigned)w->processes[i].memory_held);
     }
   }
+  full_fronts_end(w);
   free(w->boots);
   free(w->processes);
   free(w->calls);

@@ -1,8 +1,8 @@
 /* full.h -- a whole engine in one thread: the real engine_core, supervisor, publisher,
  * workers, device actors and weight stores, with simulated processes, links, device
  * threads' time, journal and clients between them; the invariants I1..I8 are checked
- * after every step.  Not here: what happens in a run (plan.h), the light world that unit
- * tests use (world.h). */
+ * after every step.  Not here: what happens in a run (plan.h), the way of clients that
+ * speak HTTP (full_http.h), the light world that unit tests use (world.h). */
 #ifndef WEFT_TESTS_SIM_FULL_H
 #define WEFT_TESTS_SIM_FULL_H
 
@@ -36,6 +36,7 @@ enum {
 };
 
 typedef struct full full;
+typedef struct full_http full_http; /* full_http.h */
 
 /* A set that a rank has installed, with its keeper. */
 typedef struct full_kept {
@@ -115,6 +116,7 @@ typedef struct full_boot {
   bool poisoned;      /* as the engine says; version and weights are forgotten then */
   bool forgets;       /* it was, at some time */
   char forgotten[64]; /* the version before that */
+  char versions[FULL_RECORDS][16]; /* [sequence] */
   uint64_t next_event;
   uint64_t last_issued; /* highest sequence that the journal was asked to keep */
   uint64_t durable;     /* ... that it has kept */
@@ -134,14 +136,21 @@ typedef struct full_call {
   bool taken; /* the engine runs it, or lets it wait for the call under its key */
   uint16_t type;
   unsigned client;
-  uint64_t caller; /* its connection */
+  unsigned boot;      /* of the engine when it was made */
+  uint64_t caller;    /* its connection */
+  uint64_t at_engine; /* that connection's number there; 0 = not known yet */
   uint64_t asked_ms, allowed_ms, answered_ms;
   uint64_t step_from, step_to; /* for the history */
   unsigned push;               /* of an update, + 1 */
   bool has_version, has_expected, with_session;
   bool draft; /* of a start */
   char version[64], expected[64], session[64], key[32];
+  unsigned spelling; /* of its body, by HTTP */
+  bool by_http;      /* what is not so here says more of its answer than HTTP can */
+  bool carried;      /* under way to another process when the engine crashed */
   /* answer */
+  bool silent;                  /* not the engine's own: a front end or a link gave up */
+  bool no_version, no_sequence; /* not in it */
   weft_err err;
   weft_outcome outcome;
   uint64_t sequence;
@@ -150,6 +159,7 @@ typedef struct full_call {
 
 typedef struct full_client {
   weft_actor_id actor;
+  unsigned way;    /* 0 = speaks to the engine itself; else front end + 1 */
   uint64_t caller; /* connection: a new one after each crash */
   bool pending;
   unsigned call;      /* index of the newest */
@@ -194,6 +204,7 @@ typedef struct full_opts {
   bool with_journal, joined, inplace, trace;
   bool draft; /* there is a draft model */
   bool keeps; /* children's weights outlive them; joined workers lend theirs */
+  unsigned way[FULL_CLIENTS]; /* of full_client */
   uint32_t lease_ms;
 } full_opts;
 
@@ -203,12 +214,13 @@ struct full {
   uint32_t ranks;
   weft_actor_id engine, supervisor, publisher, journal_actor;
   bool engine_frozen;
-  uint64_t frozen_ms;      /* for how long the engine was stopped, in all */
-  uint64_t excused_until;  /* no deadline is looked at until then */
-  unsigned allocs_failed;  /* injected so far: an event may be lost */
-  unsigned boot;           /* index of the engine's life */
-  full_boot *boots;        /* [FULL_BOOTS] */
-  full_process *processes; /* [FULL_PROCS] */
+  uint64_t frozen_ms;            /* for how long the engine was stopped, in all */
+  uint64_t excused_until;        /* no deadline is looked at until then */
+  uint64_t memory_excused_until; /* ... as far as memory is the reason */
+  unsigned allocs_failed;        /* injected so far: an event may be lost */
+  unsigned boot;                 /* index of the engine's life */
+  full_boot *boots;              /* [FULL_BOOTS] */
+  full_process *processes;       /* [FULL_PROCS] */
   uint32_t process_count;
   uint32_t at[FULL_RANKS]; /* process of the rank + 1; 0 = none */
   full_trouble trouble[FULL_RANKS];
@@ -221,6 +233,7 @@ struct full {
   unsigned kept_count[FULL_RANKS];
   full_journal journal;
   full_client clients[FULL_CLIENTS];
+  full_http *http;  /* NULL: every client speaks to the engine itself */
   full_call *calls; /* [FULL_CALLS] */
   unsigned call_count;
   unsigned first_call; /* of this boot */
@@ -235,6 +248,7 @@ struct full {
   uint64_t strike_in;
   void (*strike)(full *w, uint32_t arg);
   uint32_t strike_arg;
+  bool flooded;  /* a mailbox was full */
   bool faulty;   /* sessions may end by themselves in this run */
   bool healed;   /* no fault begins any more */
   bool settling; /* the faults are over: every call must go through */
@@ -313,12 +327,20 @@ void full_on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot);
 void full_check_frame(full *w, const full_process *p, const weft_msg *frame);
 void full_check_reply(full *w, const full_process *p, const weft_msg *frame,
                       const weft_msg *answer);
-void full_check_answer(full *w, full_call *call);
 /* In place: p's device thread has written to dst. */
 void full_check_written(full_process *p, const void *dst);
 void full_pin(full *w, uint32_t rank, bool exact, bool keep);
 void full_unpin(full *w, unsigned index);
 void full_unpin_process(full *w, const full_process *p);
+
+full_epoch *full_epoch_of(full_boot *b, uint64_t sequence); /* NULL = none */
+/* A push that was refused is in nothing visible, and one that was taken is in what its
+ * session published. */
+void full_check_pushes(full *w, const full_epoch *e);
+
+/* ---- full_answer.c */
+/* kept: who brings the answer was stopped meanwhile. */
+void full_check_answer(full *w, full_call *call, bool kept);
 void full_check_status(full *w, const weft_buf *json);
 
 /* ---- full_history.c */

@@ -1,7 +1,6 @@
-/* The invariants of architecture §3, checked against what is really pinned, installed,
- * recorded and answered. */
-#include "full.h"
-#include "weft/json.h"
+/* The invariants of architecture §3, checked against what is really pinned, installed and
+ * recorded. */
+#include "full_http.h"
 #include "weight_slots.h"
 
 #include <inttypes.h>
@@ -19,7 +18,7 @@ static full_epoch *epoch_at(full *w, full_boot *b, uint64_t epoch)
   return &b->epochs[epoch];
 }
 
-static full_epoch *epoch_of_sequence(full_boot *b, uint64_t sequence)
+full_epoch *full_epoch_of(full_boot *b, uint64_t sequence)
 {
   for (uint64_t i = 1; i < FULL_EPOCHS; i++) {
     if (b->epochs[i].sequence == sequence) {
@@ -58,7 +57,7 @@ static bool same(const int64_t a[FULL_CELLS], const int64_t b[FULL_CELLS])
 static void expect(full *w, full_boot *b, full_epoch *e, const full_process *p,
                    uint64_t epoch)
 {
-  const full_epoch *base = e->base == 0 ? NULL : epoch_of_sequence(b, e->base);
+  const full_epoch *base = e->base == 0 ? NULL : full_epoch_of(b, e->base);
   memset(e->content, 0, sizeof e->content);
   if (base != NULL) {
     memcpy(e->content, base->content, sizeof e->content);
@@ -138,7 +137,7 @@ static void check_read(full *w, const full_process *p, const weft_snapshot *s, b
   full_boot *b = full_boot_of(w, id);
   const full_boot *now = full_now(w);
   const uint64_t n = s->weights_sequence;
-  const full_epoch *e = b == NULL ? NULL : epoch_of_sequence(b, n);
+  const full_epoch *e = b == NULL ? NULL : full_epoch_of(b, n);
   int64_t got[FULL_CELLS];
   if (b == NULL || e == NULL) {
     full_break(w, "I1: rank %" PRIu32 " serves %" PRIu64 ", which nobody published",
@@ -223,12 +222,15 @@ void full_unpin_process(full *w, const full_process *p)
 
 static bool engine_has(const engine *e, const full_call *call)
 {
-  if (e->call != NULL && e->call->caller == call->caller) {
+  if (call->at_engine == 0) {
+    return false;
+  }
+  if (e->call != NULL && e->call->caller == call->at_engine) {
     return true;
   }
   for (unsigned i = 0; call->key[0] != '\0' && i < ENGINE_IDEM_KEPT; i++) {
     for (unsigned k = 0; k < e->idem[i].waiter_count; k++) {
-      if (e->idem[i].waiters[k].caller == call->caller) {
+      if (e->idem[i].waiters[k].caller == call->at_engine) {
         return true;
       }
     }
@@ -304,8 +306,10 @@ static void check_poison(full *w)
 void full_check_step(void *arg, const weft_msg *delivered)
 {
   full *w = arg;
-  (void)delivered;
   w->steps++;
+  if (w->http != NULL) {
+    full_http_step(w, delivered);
+  }
   note_taken(w);
   check_poison(w);
   for (uint32_t i = 0; i < w->ranks && !w->broken; i++) {
@@ -323,9 +327,7 @@ static bool is_in(const full_epoch *e, unsigned push)
   return false;
 }
 
-/* A push that was refused is in nothing visible, and one that was taken is in what its
- * session published. */
-static void check_pushes(full *w, const full_epoch *e)
+void full_check_pushes(full *w, const full_epoch *e)
 {
   for (unsigned i = 0; i < e->got_count; i++) {
     if (w->pushes[e->got[i]].state == PUSH_FAILED) {
@@ -363,7 +365,7 @@ void full_on_visible(void *arg, const wefti_visible *v)
     }
     ep->sequence = v->sequence;
     all_installed(w, ep, "visible", v->sequence);
-    check_pushes(w, ep);
+    full_check_pushes(w, ep);
     if (v->digest_hi != ep->digest) {
       full_break(w, "I2: %" PRIu64 " is visible with a digest that no rank has",
                  v->sequence);
@@ -373,6 +375,8 @@ void full_on_visible(void *arg, const wefti_visible *v)
   b->visible = v->sequence;
   b->visible_weights = v->weights_sequence;
   (void)snprintf(b->version, sizeof b->version, "%s", v->version);
+  (void)snprintf(b->versions[v->sequence % FULL_RECORDS], sizeof b->versions[0], "%s",
+                 v->version);
   for (uint32_t i = 0; i < w->ranks && weights; i++) {
     full_pin(w, i, false, false);
     full_pin(w, i, true, false);
@@ -472,151 +476,4 @@ void full_check_reply(full *w, const full_process *p, const weft_msg *frame,
   } else if (frame->type == WEFT_MSG_W_ABORT && err != WEFT_E_CANCELLED) {
     full_break(w, "I5: rank %" PRIu32 " refuses an ABORT", p->rank);
   }
-}
-
-/* ---- answers */
-
-static uint64_t epoch_in(const char *session)
-{
-  uint64_t epoch = 0;
-  return sscanf(session, "%*[0-9a-f]-%" SCNu64, &epoch) == 1 ? epoch : 0;
-}
-
-static void check_in_time(full *w, const full_call *call)
-{
-  const uint64_t took = call->answered_ms - call->asked_ms;
-  if (took > call->allowed_ms + 1000 && w->excused_until <= call->asked_ms &&
-      !w->engine_frozen) {
-    full_break(w,
-               "I5: %s of client %u was answered after %" PRIu64 " ms of %" PRIu64 ": %s",
-               weft_msg_desc_of(weft_messages(), call->type)->name, call->client, took,
-               call->allowed_ms, call->message);
-  }
-}
-
-static void check_session(full *w, const full_call *call, uint64_t epoch)
-{
-  if (call->with_session && call->err == WEFT_OK && epoch_in(call->session) != epoch) {
-    full_break(w, "%s with the session of epoch %" PRIu64 " went into %" PRIu64,
-               weft_msg_desc_of(weft_messages(), call->type)->name,
-               epoch_in(call->session), epoch);
-  }
-}
-
-static void check_update(full *w, const full_call *call)
-{
-  full_push *push = &w->pushes[call->push];
-  push->state = call->err == WEFT_OK ? PUSH_OK : PUSH_FAILED;
-  for (uint32_t i = 0; i < w->ranks && call->err == WEFT_OK; i++) {
-    const full_process *p = full_process_at(w, i);
-    const bool has =
-        p != NULL && p->got_count > 0 && p->got[p->got_count - 1] == call->push;
-    if (has) {
-      push->epoch = p->session_epoch;
-      push->boot = w->boot;
-      check_session(w, call, p->session_epoch);
-    }
-  }
-}
-
-static void check_finish(full *w, const full_call *call)
-{
-  const full_boot *b = full_now(w);
-  full_epoch *e = epoch_of_sequence(full_now(w), call->sequence);
-  if (call->err != WEFT_OK) {
-    return;
-  }
-  if (e == NULL || call->sequence > b->visible) {
-    full_break(w, "I2: finish answers %" PRIu64 ", which is not visible", call->sequence);
-    return;
-  }
-  check_pushes(w, e);
-  check_session(w, call, (uint64_t)(e - b->epochs));
-}
-
-/* The same key and body once more: the same answer.  Who hung up is told that nobody
- * waits for it any more. */
-static void check_repeat(full *w, const full_call *call)
-{
-  for (unsigned i = 0; i < w->call_count; i++) {
-    const full_call *first = &w->calls[i];
-    if (first == call) {
-      return;
-    }
-    if (first->open || first->key[0] == '\0' || strcmp(first->key, call->key) != 0 ||
-        first->type != call->type || first->err != WEFT_OK) {
-      continue;
-    }
-    const bool hung_up = call->caller != w->clients[call->client].caller;
-    if ((call->err == WEFT_E_NOMEM && w->allocs_failed > 0) ||
-        (call->err == WEFT_E_CANCELLED && hung_up)) {
-      return;
-    }
-    if (call->err != WEFT_OK || call->sequence != first->sequence) {
-      full_break(w, "key %s: answered %" PRIu64 " first and %s %" PRIu64 " then",
-                 call->key, first->sequence, weft_err_name(call->err), call->sequence);
-    }
-  }
-}
-
-void full_check_answer(full *w, full_call *call)
-{
-  const full_boot *b = full_now(w);
-  check_in_time(w, call);
-  if (call->sequence > b->visible) {
-    full_break(w, "I2: an answer says %" PRIu64 ", %" PRIu64 " is visible",
-               call->sequence, b->visible);
-  }
-  const bool forgotten = b->forgets && strcmp(call->got_version, b->forgotten) == 0;
-  if (call->sequence == b->visible && strcmp(call->got_version, b->version) != 0 &&
-      !forgotten) { /* said before it was poisoned */
-    full_break(w, "I2: an answer says '%s', '%s' is visible", call->got_version,
-               b->version);
-  }
-  if (call->key[0] != '\0') {
-    check_repeat(w, call);
-  }
-  /* Not taken: it came later, with the key of a call that had ended so. */
-  if (strstr(call->message, "taken over") != NULL && call->type != WEFT_MSG_CLIENT_INIT &&
-      call->taken && call->caller == w->clients[call->client].caller &&
-      call->err == WEFT_E_CONFLICT) {
-    full_break(w, "I5: the call of a living client was taken over: %s", call->message);
-  }
-  if (call->type == WEFT_MSG_CLIENT_UPDATE) {
-    check_update(w, call);
-  } else if (call->type == WEFT_MSG_CLIENT_FINISH) {
-    check_finish(w, call);
-  }
-}
-
-/* The detailed view against the short one: a ready rank has what is visible, except while
- * a change is on its way. */
-static void check_worker(full *w, const weft_json *root, const weft_json *shown)
-{
-  int64_t all = 0;
-  int64_t mine = 0;
-  const char *state = weft_json_str(weft_json_get(shown, "state"));
-  const char *session = weft_json_str(weft_json_get(root, "state"));
-  (void)weft_json_i64(weft_json_get(root, "weights_sequence"), &all);
-  (void)weft_json_i64(weft_json_get(shown, "sequence"), &mine);
-  if (state != NULL && session != NULL && strcmp(state, "ready") == 0 && mine != all &&
-      strcmp(session, "committing") != 0) {
-    full_break(w, "I2: a ready rank shows %" PRId64 ", %" PRId64 " is visible", mine,
-               all);
-  }
-}
-
-void full_check_status(full *w, const weft_buf *json)
-{
-  weft_json *root = NULL;
-  weft_why why;
-  if (weft_json_parse(json->data, json->len, NULL, &root, &why) != WEFT_OK) {
-    full_break(w, "I2: the status is no JSON: %s", why.text);
-    return;
-  }
-  const weft_json *workers = weft_json_get(root, "workers");
-  for (const weft_json *i = weft_json_first(workers); i != NULL; i = weft_json_next(i)) {
-    check_worker(w, root, i);
-  }
-  weft_json_free(root);
 }

@@ -40,10 +40,23 @@ static history_kind kind_of(uint16_t type)
   }
 }
 
+/* The engine was never asked. */
+static bool was_not_asked(const full_call *c)
+{
+  return strstr(c->message, "overloaded") != NULL ||
+         strstr(c->message, "out of memory") != NULL ||
+         strstr(c->message, "not reachable") != NULL;
+}
+
 static history_result result_of(const full_call *c)
 {
-  if (c->open || c->outcome == WEFT_OUTCOME_UNKNOWN) {
+  if (c->open || c->carried || c->outcome == WEFT_OUTCOME_UNKNOWN) {
     return HISTORY_UNKNOWN;
+  }
+  if (c->silent) {
+    const bool change =
+        c->type == WEFT_MSG_CLIENT_FINISH || c->type == WEFT_MSG_CLIENT_LABEL;
+    return change || was_not_asked(c) ? HISTORY_NOTHING : HISTORY_UNKNOWN;
   }
   if (c->err == WEFT_E_CONFLICT && c->draft && strstr(c->message, "main model") != NULL) {
     return HISTORY_NOTHING; /* of the sets, not of who has the session */
@@ -55,24 +68,21 @@ static history_result result_of(const full_call *c)
     return HISTORY_FAILED; /* readers were in the way, no other session */
   }
   return c->err == WEFT_OK           ? HISTORY_OK
-         : c->err == WEFT_E_CONFLICT ? HISTORY_CONFLICT
+         : c->err == WEFT_E_CONFLICT ? c->by_http ? HISTORY_REFUSED : HISTORY_CONFLICT
          : c->err == WEFT_E_STATE    ? HISTORY_STATE
          : c->err == WEFT_E_PRECOND  ? HISTORY_PRECOND
                                      : HISTORY_FAILED;
 }
 
-/* The stored answer to a key that was used before is no call of its own.  What was
- * refused before anything began is not stored: the same words tell the two apart. */
-static bool is_repeat(const full *w, const full_call *c)
+/* Of this boot, or it may have reached it. */
+static bool is_of_now(const full *w, const full_call *c)
 {
-  for (unsigned i = w->first_call; c->key[0] != '\0' && &w->calls[i] != c; i++) {
-    const full_call *o = &w->calls[i];
-    if (strcmp(o->key, c->key) == 0 && o->err == c->err && o->sequence == c->sequence &&
-        strcmp(o->message, c->message) == 0) {
-      return true;
-    }
-  }
-  return false;
+  return c->boot == w->boot || c->carried;
+}
+
+static bool is_under_key(const full *w, const full_call *o, const char *key)
+{
+  return is_of_now(w, o) && strcmp(o->key, key) == 0;
 }
 
 static bool is_lost(const full_call *c)
@@ -80,13 +90,35 @@ static bool is_lost(const full_call *c)
   return c->step_from != 0 && result_of(c) == HISTORY_UNKNOWN;
 }
 
+/* As far as it can be told of both. */
+static bool same_answer(const full_call *a, const full_call *b)
+{
+  const bool http = a->by_http || b->by_http;
+  return (http ? (a->err == WEFT_OK) == (b->err == WEFT_OK) : a->err == b->err) &&
+         (a->no_sequence || b->no_sequence || a->sequence == b->sequence) &&
+         strcmp(a->message, b->message) == 0;
+}
+
+/* The stored answer to a key that was used before is no call of its own.  What was
+ * refused before anything began is not stored: the same words tell the two apart. */
+static bool is_repeat(const full *w, const full_call *c)
+{
+  for (unsigned i = 0; c->key[0] != '\0' && !is_lost(c) && &w->calls[i] != c; i++) {
+    const full_call *o = &w->calls[i];
+    if (is_under_key(w, o, c->key) && !is_lost(o) && same_answer(o, c)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /* A repeat that was told how the call under its key ended, whose own answer was lost: the
  * two are one call.  NULL = c is none. */
 static const full_call *lost_by(const full *w, const full_call *c)
 {
-  for (unsigned i = w->first_call; c->key[0] != '\0' && &w->calls[i] != c; i++) {
+  for (unsigned i = 0; c->key[0] != '\0' && &w->calls[i] != c; i++) {
     const full_call *o = &w->calls[i];
-    if (strcmp(o->key, c->key) == 0 && o->type == c->type && is_lost(o)) {
+    if (is_under_key(w, o, c->key) && o->type == c->type && is_lost(o)) {
       return result_of(c) == HISTORY_OK ? o : NULL;
     }
   }
@@ -97,7 +129,8 @@ static const full_call *lost_by(const full *w, const full_call *c)
 static bool is_told_later(const full *w, const full_call *c)
 {
   for (unsigned i = w->call_count; is_lost(c) && i-- > 0 && &w->calls[i] != c;) {
-    if (lost_by(w, &w->calls[i]) != NULL && strcmp(w->calls[i].key, c->key) == 0) {
+    const full_call *o = &w->calls[i];
+    if (is_under_key(w, o, c->key) && lost_by(w, o) != NULL) {
       return true;
     }
   }
@@ -117,7 +150,10 @@ static history_op op_of(const full_call *c, unsigned index)
                     .version = hash_of(c->version),
                     .expected = hash_of(c->expected),
                     .got_version = hash_of(c->got_version),
-                    .sequence = c->sequence };
+                    .sequence = c->sequence,
+                    .no_version = c->no_version,
+                    .no_sequence = c->no_sequence };
+  op.lost = c->by_http && op.result == HISTORY_UNKNOWN;
   if (op.kind == HISTORY_START) {
     op.session = op.result == HISTORY_OK ? session_of(c->got_session) : index + 1;
   }
@@ -126,19 +162,19 @@ static history_op op_of(const full_call *c, unsigned index)
 
 static void print_all(const full *w)
 {
-  for (unsigned i = w->first_call; i < w->call_count; i++) {
+  for (unsigned i = 0; i < w->call_count; i++) {
     const full_call *c = &w->calls[i];
-    (void)fprintf(stderr,
-                  "  %2u client %u steps %" PRIu64 "..%" PRIu64 " %s%s%s%s%s%s%s: %s%s, "
-                  "sequence %" PRIu64 " '%s' %s\n",
-                  i, c->client, c->step_from, c->step_to,
-                  weft_msg_desc_of(weft_messages(), c->type)->name,
-                  c->has_version ? " version " : "", c->version,
-                  c->has_expected ? " expects " : "", c->expected,
-                  c->with_session ? " session " : "", c->with_session ? c->session : "",
-                  weft_err_name(c->err),
-                  c->outcome == WEFT_OUTCOME_UNKNOWN ? " (unknown)" : "", c->sequence,
-                  c->got_version, c->got_session);
+    (void)fprintf(
+        stderr,
+        "  %2u %s client %u steps %" PRIu64 "..%" PRIu64 " %s%s%s%s%s%s%s: %s%s, "
+        "sequence %" PRIu64 " '%s' %s %s\n",
+        i, c->by_http ? "http" : "", c->client, c->step_from, c->step_to,
+        weft_msg_desc_of(weft_messages(), c->type)->name,
+        c->has_version ? " version " : "", c->version, c->has_expected ? " expects " : "",
+        c->expected, c->with_session ? " session " : "",
+        c->with_session ? c->session : "", weft_err_name(c->err),
+        c->outcome == WEFT_OUTCOME_UNKNOWN ? " (unknown)" : "", c->sequence,
+        c->got_version, c->got_session, c->message);
   }
 }
 
@@ -170,10 +206,10 @@ void full_check_history(full *w)
   size_t count = 0;
   size_t at = 0;
   unsigned spare = FULL_CLIENTS;
-  for (unsigned i = w->first_call; i < w->call_count; i++) {
+  for (unsigned i = 0; i < w->call_count; i++) {
     const full_call *c = &w->calls[i];
     const bool read = kind_of(c->type) == HISTORY_READ;
-    if (c->step_from == 0 || is_repeat(w, c) || is_told_later(w, c) ||
+    if (!is_of_now(w, c) || c->step_from == 0 || is_repeat(w, c) || is_told_later(w, c) ||
         (read &&
          (c->has_version || c->err != WEFT_OK || result_of(c) == HISTORY_UNKNOWN))) {
       continue;

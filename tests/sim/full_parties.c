@@ -1,5 +1,5 @@
 /* Journal, clients and the watcher behind the publisher. */
-#include "full.h"
+#include "full_http.h"
 #include "weft/json.h"
 
 #include <inttypes.h>
@@ -169,7 +169,7 @@ static void client_done(full *w, sim_client *s, const weft_client_done *d)
   if (d->session.len > 0) {
     copy(c->session, sizeof c->session, d->session);
   }
-  full_check_answer(w, call);
+  full_check_answer(w, call, false);
   if (call->type == WEFT_MSG_CLIENT_QUERY && call->has_expected && d->body != NULL) {
     full_check_status(w, d->body);
   }
@@ -281,12 +281,16 @@ full_call *full_post(full *w, unsigned client, full_call *call, uint32_t timeout
   *kept = *call;
   kept->open = true;
   kept->client = client;
+  kept->boot = w->boot;
   kept->caller = c->caller;
+  kept->at_engine = c->way == 0 ? c->caller : 0;
   kept->asked_ms = weft_sim_now_ms(w->sim);
   kept->allowed_ms = timeout_ms;
   c->call = w->call_count++;
   c->pending = true;
-  if (put(w, c, kept, timeout_ms) != WEFT_OK) { /* met a failed allocation: not sent */
+  const weft_err err = c->way == 0 ? put(w, c, kept, timeout_ms)
+                                   : full_http_put(w, client, kept, timeout_ms);
+  if (err != WEFT_OK) { /* met a failed allocation, or nobody listens: not sent */
     c->pending = false;
     w->call_count--;
     return NULL;
@@ -297,6 +301,10 @@ full_call *full_post(full *w, unsigned client, full_call *call, uint32_t timeout
 void full_gone(full *w, unsigned client)
 {
   full_client *c = &w->clients[client];
+  if (c->way != 0) {
+    full_front_hang_up(w, client);
+    return;
+  }
   const weft_client_gone gone = { .h.type = WEFT_MSG_CLIENT_GONE, .caller = c->caller };
   if (weft_sim_send(w->sim, c->actor, &gone.h) == WEFT_OK) {
     c->caller += 1000;

@@ -45,6 +45,12 @@ static bool session_fits(const history_op *op, const spec *s)
   return op->session == 0 || op->session == s->session;
 }
 
+static bool says(const history_op *op, const spec *s)
+{
+  return (op->no_sequence || op->sequence == s->sequence) &&
+         (op->no_version || op->got_version == s->version);
+}
+
 /* A change: its number is the next one, and its answer shows it. */
 static bool change(const history_op *op, spec *s)
 {
@@ -53,8 +59,7 @@ static bool change(const history_op *op, spec *s)
   }
   s->sequence++;
   s->version = op->has_version ? op->version : s->version;
-  return op->result == HISTORY_UNKNOWN ||
-         (op->sequence == s->sequence && op->got_version == s->version);
+  return op->result == HISTORY_UNKNOWN || says(op, s);
 }
 
 static bool place_ok(const history_op *op, spec *s)
@@ -86,9 +91,15 @@ static bool place_ok(const history_op *op, spec *s)
     s->session = 0;
     return true;
   case HISTORY_READ:
-    return op->sequence == s->sequence && op->got_version == s->version;
+    return says(op, s);
   }
   return false;
+}
+
+static bool conflicts(const history_op *op, bool busy, const spec *s)
+{
+  return busy || (op->kind == HISTORY_START && s->session != 0) ||
+         (op->kind != HISTORY_START && op->session != 0 && op->session != s->session);
 }
 
 /* May op have been answered like this in state s, and what does it leave? */
@@ -99,10 +110,11 @@ static bool place(const history_op *op, bool busy, spec *s)
   case HISTORY_UNKNOWN:
     return place_ok(op, s);
   case HISTORY_CONFLICT:
-    return busy || (op->kind == HISTORY_START && s->session != 0) ||
-           (op->kind != HISTORY_START && op->session != 0 && op->session != s->session);
+    return conflicts(op, busy, s);
   case HISTORY_STATE:
     return s->session == 0 || busy;
+  case HISTORY_REFUSED:
+    return s->session == 0 || conflicts(op, busy, s);
   case HISTORY_PRECOND:
     return !expected_ok(op, s);
   case HISTORY_NOTHING:
@@ -151,6 +163,13 @@ static bool go_from(search *f, const config *c, const history_op *op, bool busy,
   next.s = c->s;
   if (place(op, busy, &next.s) && explore(f, &next)) {
     return true;
+  }
+  if (op->lost && c->s.session != 0) {
+    next.s = c->s;
+    next.s.session = 0;
+    if (explore(f, &next)) {
+      return true;
+    }
   }
   if ((!f->faulty && op->result != HISTORY_FAILED) || c->s.session == 0) {
     return false;

@@ -24,6 +24,7 @@ typedef enum history_result {
   HISTORY_OK,
   HISTORY_CONFLICT, /* somebody else has the session, or is at it */
   HISTORY_STATE,    /* no session is open */
+  HISTORY_REFUSED,  /* one of these two */
   HISTORY_PRECOND,  /* expected is not the version */
   HISTORY_NOTHING,  /* refused without effect, whatever the state */
   HISTORY_FAILED,   /* the session, if there was one, may be over */
@@ -39,6 +40,8 @@ typedef struct history_op {
   bool has_version, has_expected;
   uint64_t version, expected; /* stand for strings */
   uint64_t got_version, sequence;
+  bool no_version, no_sequence; /* the answer does not say it */
+  bool lost; /* UNKNOWN: it may as well have failed, and ended its session */
 } history_op;
 
 typedef enum history_verdict {

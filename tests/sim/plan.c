@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 /* Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014). */
-static uint64_t mixed(uint64_t *state)
+uint64_t plan_mixed(uint64_t *state)
 {
   uint64_t z = (*state += 0x9e3779b97f4a7c15u);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -47,7 +47,7 @@ static const unsigned weights[3][PLAN_KINDS] = {
 static plan_kind draw(uint64_t *rng, unsigned profile)
 {
   const unsigned *w = weights[profile];
-  uint64_t k = mixed(rng) % 1000;
+  uint64_t k = plan_mixed(rng) % 1000;
   for (unsigned i = 0; i < PLAN_KINDS; i++) {
     if (k < w[i]) {
       return (plan_kind)i;
@@ -61,30 +61,31 @@ void plan_make(plan *p, uint64_t seed)
 {
   uint64_t rng = seed * 0x2545f4914f6cdd1du + 1;
   static const unsigned profiles[8] = { 0, 1, 1, 1, 1, 2, 2, 2 };
-  const unsigned profile = profiles[mixed(&rng) % 8];
+  const unsigned profile = profiles[plan_mixed(&rng) % 8];
   *p = (plan){ .calm = profile == 0 };
   p->opts = (full_opts){ .seed = seed,
-                         .ranks = 1 + (uint32_t)(mixed(&rng) % FULL_RANKS),
-                         .with_journal = mixed(&rng) % 3 != 0,
-                         .joined = mixed(&rng) % 2 != 0,
-                         .lease_ms = !p->calm && mixed(&rng) % 4 == 0 ? 3000 : 0 };
+                         .ranks = 1 + (uint32_t)(plan_mixed(&rng) % FULL_RANKS),
+                         .with_journal = plan_mixed(&rng) % 3 != 0,
+                         .joined = plan_mixed(&rng) % 2 != 0,
+                         .lease_ms = !p->calm && plan_mixed(&rng) % 4 == 0 ? 3000 : 0 };
   uint64_t aside = ~seed; /* the rest of a plan does not depend on it */
-  p->opts.draft = mixed(&aside) % 4 == 0;
-  p->opts.keeps = mixed(&aside) % 4 != 0;
+  p->opts.draft = plan_mixed(&aside) % 4 == 0;
+  p->opts.keeps = plan_mixed(&aside) % 4 != 0;
   /* Beside the others' numbers, which keep their worlds. */
   p->opts.inplace = (seed * 0x9e3779b97f4a7c15u >> 40) % 4 == 0;
-  p->count = 24 + (unsigned)(mixed(&rng) % (PLAN_ACTIONS - 24));
+  p->count = 24 + (unsigned)(plan_mixed(&rng) % (PLAN_ACTIONS - 24));
   for (unsigned i = 0; i < p->count; i++) {
     plan_action *a = &p->actions[i];
     a->kind = draw(&rng, profile);
-    a->a = (uint32_t)mixed(&rng);
-    a->b = (uint32_t)mixed(&rng);
-    a->c = (uint32_t)mixed(&rng);
-    const uint64_t gap = mixed(&rng) % 16;
-    a->gap_ms = gap == 0  ? 4000 + (uint32_t)(mixed(&rng) % 4000)
-                : gap < 6 ? (uint32_t)(mixed(&rng) % 4)
-                          : (uint32_t)(mixed(&rng) % 400);
+    a->a = (uint32_t)plan_mixed(&rng);
+    a->b = (uint32_t)plan_mixed(&rng);
+    a->c = (uint32_t)plan_mixed(&rng);
+    const uint64_t gap = plan_mixed(&rng) % 16;
+    a->gap_ms = gap == 0  ? 4000 + (uint32_t)(plan_mixed(&rng) % 4000)
+                : gap < 6 ? (uint32_t)(plan_mixed(&rng) % 4)
+                          : (uint32_t)(plan_mixed(&rng) % 400);
   }
+  plan_http_make(p, seed);
 }
 
 const char *plan_name(plan_kind kind)
@@ -111,6 +112,8 @@ const char *plan_name(plan_kind kind)
     [PLAN_ENGINE_CRASH] = "crash of the engine",
     [PLAN_AMBUSH] = "fault at a frame of one type",
     [PLAN_QUERY] = "table of tensors",
+    [PLAN_ODD] = "requests beside the call",
+    [PLAN_FRONT] = "fault of a front end",
   };
   return names[kind];
 }
@@ -126,6 +129,12 @@ void plan_print(const plan *p, const bool *left_out)
                 p->opts.with_journal ? "journal" : "no journal",
                 (unsigned)p->opts.lease_ms, p->opts.draft ? ", a draft model" : "",
                 p->calm ? ", calm" : "");
+  (void)fprintf(stderr, "  ways of clients:");
+  for (unsigned i = 0; i < FULL_CLIENTS; i++) {
+    static const char *const ways[] = { "none", "own front end", "remote front end" };
+    (void)fprintf(stderr, " %s%s", ways[p->opts.way[i]],
+                  i + 1 < FULL_CLIENTS ? "," : "\n");
+  }
   for (unsigned i = 0; i < p->count; i++) {
     const plan_action *a = &p->actions[i];
     if (left_out == NULL || !left_out[i]) {

@@ -29,6 +29,8 @@ typedef enum plan_kind {
   PLAN_ENGINE_CRASH,
   PLAN_AMBUSH,
   PLAN_QUERY,
+  PLAN_ODD,
+  PLAN_FRONT,
   PLAN_KINDS
 } plan_kind;
 
@@ -46,10 +48,19 @@ typedef struct plan {
 } plan;
 
 void plan_make(plan *p, uint64_t seed);
+uint64_t plan_mixed(uint64_t *state); /* random numbers of plans */
 const char *plan_name(plan_kind kind);
 void plan_print(const plan *p, const bool *left_out);
 
 void plan_fault(full *w, const plan_action *a, bool calm); /* plan_fault.c */
+/* In the middle of what is going on: after some steps more. */
+void plan_strike(full *w, void (*fn)(full *, uint32_t), uint32_t arg, uint32_t steps);
+
+/* ---- plan_http.c */
+void plan_http_make(plan *p, uint64_t seed);
+void plan_odd(full *w, const plan_action *a);
+void plan_front(full *w, const plan_action *a);
+void plan_http_heal(full *w);
 
 /* Runs p without the actions left out (may be NULL).  false: an invariant broke, why says
  * which.  hash may be NULL. */

@@ -22,11 +22,10 @@ static void strike_cut(full *w, uint32_t rank)
   full_cut_link(w, rank);
 }
 
-/* In the middle of what is going on: after some steps more. */
-static void strike(full *w, void (*fn)(full *, uint32_t), uint32_t rank, uint32_t steps)
+void plan_strike(full *w, void (*fn)(full *, uint32_t), uint32_t arg, uint32_t steps)
 {
   w->strike = fn;
-  w->strike_arg = rank;
+  w->strike_arg = arg;
   w->strike_in = steps;
 }
 
@@ -99,12 +98,14 @@ static void do_alloc(full *w, const plan_action *a)
   weft_sim_fail_alloc(w->sim, 1 + a->b % 400);
   w->excused_until =
       weft_sim_now_ms(w->sim) + 10000; /* a lost answer cannot be in time */
+  w->memory_excused_until = w->excused_until;
 }
 
 static void do_flood(full *w, const plan_action *a)
 {
   const weft_client_gone gone = { .h.type = WEFT_MSG_CLIENT_GONE, .caller = 7 };
   const weft_member_fence fence = { .h.type = WEFT_MSG_MEMBER_FENCE, .rank = UINT32_MAX };
+  w->flooded = true;
   for (unsigned i = 0; i < 1100; i++) {
     if (a->b % 2 == 0) {
       (void)weft_sim_send(w->sim, w->engine, &gone.h);
@@ -138,13 +139,13 @@ static void at_rank(full *w, const plan_action *a, bool calm)
   const uint32_t rank = a->a % w->ranks;
   full_trouble *t = &w->trouble[rank];
   if (a->kind == PLAN_KILL) {
-    strike(w, strike_kill, rank, a->b % 64);
+    plan_strike(w, strike_kill, rank, a->b % 64);
   } else if (a->kind == PLAN_FREEZE) {
-    strike(w, strike_freeze, rank, a->b % 64);
+    plan_strike(w, strike_freeze, rank, a->b % 64);
   } else if (a->kind == PLAN_THAW) {
     thaw(w, rank);
   } else if (a->kind == PLAN_CUT) {
-    strike(w, strike_cut, rank, a->b % 64);
+    plan_strike(w, strike_cut, rank, a->b % 64);
   } else if (a->kind == PLAN_NET) {
     do_net(t, a);
     if (calm) { /* nothing is lost, and slow enough to overtake only */

@@ -1,5 +1,6 @@
 /* Doing what a plan says, and the end of each run: the faults are over, everything must
  * work again. */
+#include "full_http.h"
 #include "plan.h"
 
 #include <inttypes.h>
@@ -40,6 +41,7 @@ static void call_update(full *w, unsigned client, uint32_t mask, bool session,
                         uint32_t timeout_ms)
 {
   full_call c = { .type = WEFT_MSG_CLIENT_UPDATE, .push = new_push(w, mask) };
+  c.spelling = w->call_count * 37 + c.push * 7;
   if (session) {
     with_session(w, client, &c);
   }
@@ -65,9 +67,11 @@ static void call_change(full *w, unsigned client, uint16_t type, const plan_acti
   if (a->b / 64 % 3 == 0 && type == WEFT_MSG_CLIENT_FINISH) {
     with_session(w, client, &c);
   }
-  if (a->b / 256 % 2 == 0) {
-    (void)snprintf(c.key, sizeof c.key, "key%u", w->call_count);
+  if (a->b / 256 % 2 == 0) { /* not one for both kinds of client: bodies differ */
+    (void)snprintf(c.key, sizeof c.key, "%s%u",
+                   w->clients[client].way == 0 ? "key" : "http", w->call_count);
   }
+  c.spelling = a->b / 512;
   (void)full_post(w, client, &c, timeout_ms);
 }
 
@@ -128,12 +132,18 @@ static void repeat(full *w, unsigned client, const full_call *first, uint32_t ti
                       .has_version = first->has_version,
                       .has_expected = first->has_expected,
                       .draft = first->draft,
+                      .spelling = first->spelling,
                       .with_session = first->with_session };
   memcpy(again.key, first->key, sizeof again.key);
   memcpy(again.version, first->version, sizeof again.version);
   memcpy(again.expected, first->expected, sizeof again.expected);
   memcpy(again.session, first->session, sizeof again.session);
   (void)full_post(w, client, &again, timeout_ms);
+}
+
+static bool same_kind(const full *w, unsigned client, const full_call *c)
+{
+  return (w->clients[client].way != 0) == c->by_http;
 }
 
 /* Somebody repeats a change of before under the same key. */
@@ -144,7 +154,7 @@ static void do_retry(full *w, const plan_action *a)
   w->leaver = a->b / 4 % 2 != 0 ? 1 : w->leaver;
   for (unsigned i = w->call_count; i-- > w->first_call;) {
     const full_call *first = &w->calls[i];
-    if (first->key[0] != '\0' && back-- == 0) {
+    if (first->key[0] != '\0' && same_kind(w, client, first) && back-- == 0) {
       if (w->clients[client].auto_step == 0) {
         repeat(w, client, first, 500 + a->c % 12000);
       }
@@ -232,11 +242,12 @@ static void do_gone(full *w, unsigned client)
   w->clients[client].auto_step = 0; /* it crashed; it may come back with an init */
 }
 
-/* TALKERS: none */
-static unsigned idle_client(const full *w)
+/* Of the kind that first's is.  TALKERS: none */
+static unsigned idle_client(const full *w, const full_call *first)
 {
   unsigned i = 0;
-  while (i < TALKERS && (w->clients[i].pending || w->clients[i].auto_step != 0)) {
+  while (i < TALKERS && (w->clients[i].pending || w->clients[i].auto_step != 0 ||
+                         !same_kind(w, i, first))) {
     i++;
   }
   return i;
@@ -246,11 +257,12 @@ static unsigned idle_client(const full *w)
  * else would like to take the session over: one thing a millisecond. */
 static void leave(full *w)
 {
-  const unsigned idle = idle_client(w);
+  const unsigned idle = idle_client(w, &w->calls[w->left]);
   if (w->leaver == 1) {
     for (unsigned i = 0; i < TALKERS; i++) {
       const full_call *c = &w->calls[w->clients[i].call];
-      if (w->clients[i].pending && c->taken && c->key[0] != '\0' && idle < TALKERS) {
+      if (w->clients[i].pending && c->taken && c->key[0] != '\0' &&
+          idle_client(w, c) < TALKERS) {
         w->left = w->clients[i].call;
         w->leaver = 2;
         do_gone(w, i);
@@ -266,6 +278,17 @@ static void leave(full *w)
   }
 }
 
+/* So soon that its call may be on its way. */
+static void leave_at_once(full *w)
+{
+  for (unsigned i = 0; i < TALKERS && w->http->hasty; i++) {
+    if (w->clients[i].pending && w->clients[i].way != 0) {
+      w->http->hasty = false;
+      do_gone(w, i);
+    }
+  }
+}
+
 static void advance(full *w, uint64_t ms)
 {
   const uint64_t until = weft_sim_now_ms(w->sim) + ms;
@@ -277,6 +300,9 @@ static void advance(full *w, uint64_t ms)
     }
     if (w->leaver != 0 && !w->broken) {
       leave(w);
+    }
+    if (w->http != NULL && w->http->hasty && !w->broken) {
+      leave_at_once(w);
     }
   } while (!w->broken && weft_sim_now_ms(w->sim) < until);
 }
@@ -307,6 +333,10 @@ static void act(full *w, const plan_action *a, bool calm)
     full_unpin(w, a->a % FULL_HELD);
   } else if (a->kind == PLAN_ENGINE_STOP) {
     do_engine_stop(w, a);
+  } else if (a->kind == PLAN_ODD) {
+    plan_odd(w, a);
+  } else if (a->kind == PLAN_FRONT) {
+    plan_front(w, a);
   } else {
     plan_fault(w, a, calm);
   }
@@ -323,6 +353,7 @@ static void heal(full *w)
   weft_sim_fail_alloc(w->sim, 0);
   full_journal_heal(w);
   unpin_all(w);
+  plan_http_heal(w);
   for (uint32_t i = 0; i < w->ranks; i++) {
     full_process *p = full_process_at(w, i);
     w->trouble[i] = (full_trouble){ .net_delay_ms = 0 };
@@ -457,6 +488,9 @@ static void check_end(full *w)
       full_now(w)->next_event != full_now(w)->visible + 1) {
     full_break(w, "I4: %" PRIu64 " is visible, the watcher has %" PRIu64,
                full_now(w)->visible, full_now(w)->next_event - 1);
+  }
+  if (!w->broken && w->http != NULL) {
+    full_http_check_end(w);
   }
   if (!w->broken) {
     full_check_history(w);

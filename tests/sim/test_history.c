@@ -117,6 +117,56 @@ static void test_unknown_takes_effect_or_not(void **state)
   assert_int_equal(CHECK(back, false), HISTORY_NOT_LINEARISABLE);
 }
 
+static void test_what_is_not_said_is_not_held_against_it(void **state)
+{
+  (void)state;
+  size_t at;
+  history_op ops[] = {
+    OP(START, OK, 0, 1, 2, .session = 1),
+    OP(FINISH, OK, 0, 3, 4, .has_version = true, .version = 5, .sequence = 1,
+       .no_version = true),
+    OP(READ, OK, 1, 5, 6, .got_version = 5, .no_sequence = true),
+  };
+  assert_int_equal(CHECK(ops, false), HISTORY_LINEARISABLE);
+  ops[1].sequence = 2; /* what is said is */
+  assert_int_equal(CHECK(ops, false), HISTORY_NOT_LINEARISABLE);
+  ops[1].sequence = 1;
+  ops[2].got_version = 7;
+  assert_int_equal(CHECK(ops, false), HISTORY_NOT_LINEARISABLE);
+}
+
+static void test_refused_is_either(void **state)
+{
+  (void)state;
+  size_t at;
+  const history_op ops[] = {
+    OP(UPDATE, REFUSED, 0, 1, 2),
+    OP(START, OK, 0, 3, 4, .session = 1),
+    OP(START, REFUSED, 1, 5, 6, .session = 9),
+  };
+  assert_int_equal(CHECK(ops, false), HISTORY_LINEARISABLE);
+  const history_op alone[] = {
+    OP(START, OK, 0, 3, 4, .session = 1),
+    OP(UPDATE, REFUSED, 0, 5, 6),
+  };
+  assert_int_equal(CHECK(alone, false), HISTORY_NOT_LINEARISABLE);
+}
+
+static void test_a_lost_call_may_have_ended_its_session(void **state)
+{
+  (void)state;
+  size_t at;
+  history_op ops[] = {
+    OP(START, OK, 0, 1, 2, .session = 1),
+    OP(FINISH, UNKNOWN, 0, 3, 4, .has_version = true, .version = 5, .lost = true),
+    OP(START, OK, 1, 5, 6, .session = 2),
+    OP(READ, OK, 1, 7, 8, .got_version = 7, .sequence = 0),
+  };
+  assert_int_equal(CHECK(ops, false), HISTORY_LINEARISABLE);
+  ops[1].lost = false;
+  assert_int_equal(CHECK(ops, false), HISTORY_NOT_LINEARISABLE);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -127,6 +177,9 @@ int main(void)
     cmocka_unit_test(test_a_number_is_used_once),
     cmocka_unit_test(test_compare_and_set_lets_one_through),
     cmocka_unit_test(test_unknown_takes_effect_or_not),
+    cmocka_unit_test(test_what_is_not_said_is_not_held_against_it),
+    cmocka_unit_test(test_refused_is_either),
+    cmocka_unit_test(test_a_lost_call_may_have_ended_its_session),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

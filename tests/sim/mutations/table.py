@@ -160,6 +160,45 @@ MUTATIONS = [
         (ENGINE + "idem.c",
          "  return !call->caller_gone || (call->idem != NULL && call->idem->waiter_count > 0);",
          "  return !call->caller_gone;")]),
+    ("expected-not-passed", "the acceptor does not pass on expected_version of a finish", [
+        ("actors/acceptor_message.c",
+         ".version = text_of(&f->version),   .has_expected = f->expected.given,",
+         ".version = text_of(&f->version),   .has_expected = false,")]),
+    ("key-not-passed", "the acceptor does not pass on Idempotency-Key", [
+        ("actors/acceptor_message.c", ".idem_key = (rq)->call->idem_key,",
+         ".idem_key = { NULL, 0 },")]),
+    ("session-not-passed", "the acceptor does not pass on Weft-Session", [
+        ("actors/acceptor_message.c", ".session = (rq)->call->session",
+         ".session = { NULL, 0 }")]),
+    ("timeout-not-passed", "timeout_s is the acceptor's own deadline only", [
+        ("actors/acceptor_message.c", ".timeout_ms = (rq)->query->timeout_ms,",
+         ".timeout_ms = 0,")]),
+    ("front-end-gives-up-first", "the acceptor's deadline comes before the engine's", [
+        ("actors/acceptor.c", "rq->query->timeout_ms + GRACE_MS : CALL_MS;",
+         "rq->query->timeout_ms : CALL_MS;")]),
+    ("answered-is-open", "what was answered is answered again when the acceptor ends", [
+        ("actors/acceptor_open.c", "  close_gap(table, i);\n  table->count--;\n  return true;",
+         "  table->count--;\n  return true;")]),
+    ("hang-up-not-told", "the engine is not told that a caller has hung up", [
+        ("actors/acceptor.c", "  if (!wefti_open_mark_gone(&self->open, gone->peer)) {",
+         "  if (gone->peer != 0) {")]),
+    ("hang-up-told-once", "the engine is told of a hang-up once, maybe before the call", [
+        ("actors/acceptor.c", "  if (self->gone_timer == 0) {\n"
+         "    self->gone_timer = weft_timer_start(ctx, GONE_MS, 0);\n  }\n", "")]),
+    ("silence-is-failure", "a change that the engine does not answer for is told as not "
+     "committed", [
+        ("actors/acceptor_reply.c",
+         "    return asked ? WEFT_OUTCOME_UNKNOWN : WEFT_OUTCOME_NOT_COMMITTED;",
+         "    return WEFT_OUTCOME_NOT_COMMITTED;")]),
+    ("cut-is-failure", "a change whose link to the engine broke is told as not committed", [
+        ("actors/relay.c",
+         "    done.outcome = sent ? WEFT_OUTCOME_UNKNOWN : WEFT_OUTCOME_NOT_COMMITTED;",
+         "    done.outcome = WEFT_OUTCOME_NOT_COMMITTED;")]),
+    ("refused-is-asked", "a body that is refused reaches the engine all the same", [
+        ("actors/acceptor_body.c",
+         "    return invalid(rd, \"string_type\", key, \"Input should be a valid string\", span);\n"
+         "  }\n  char says[64];",
+         "    return WEFT_OK;\n  }\n  char says[64];")]),
 ]
 
 # The same with weft-sim --fleet.
