@@ -71,9 +71,11 @@ void full_front_begin(full *w, unsigned front)
 {
   http_front *f = &w->http->fronts[front];
   const unsigned life = f->life + 1;
-  *f = (http_front){
-    .w = w, .index = front, .life = life, .wire_ms = f->wire_ms, .was_slow = f->was_slow
-  };
+  *f = (http_front){ .w = w,
+                     .index = front,
+                     .life = life,
+                     .wire_ms = f->wire_ms,
+                     .wire_most_ms = f->wire_most_ms };
   weft_err err = front == HTTP_REMOTE ? spawn_relay(w, f) : WEFT_OK;
   const wefti_acceptor_args args = { .engine =
                                          front == HTTP_REMOTE ? f->relay : w->engine,

@@ -416,7 +416,7 @@ static void learn_caller(full *w, const weft_msg *m)
 {
   const weft_client_init *head = (const weft_client_init *)m; /* all begin alike */
   full_call *c = &w->calls[head->timeout_ms % TAGS];
-  if (head->timeout_ms % TAGS < w->call_count && c->by_http) {
+  if (head->timeout_ms >= TAGS && head->timeout_ms % TAGS < w->call_count && c->by_http) {
     c->at_engine = head->caller;
   }
 }
@@ -459,8 +459,8 @@ void full_http_step(full *w, const weft_msg *delivered)
 }
 
 /* A hang-up takes no longer than this to be known, when nothing is in its way; and than
- * this when it could get lost or come before the call. */
-enum { KNOWN_MS = 60, KNOWN_SLOWLY_MS = 7500 };
+ * this when it could get lost, beside what a link takes. */
+enum { KNOWN_MS = 60, KNOWN_AGAIN_MS = 2200 };
 
 /* The newest call of the connection for which the engine is at work. */
 static const full_call *running_for(const full *w, const engine *e)
@@ -486,12 +486,13 @@ void full_http_check_gone(full *w)
     return;
   }
   const http_front *f = &w->http->fronts[w->clients[c->client].way - 1];
-  const bool slow = f->was_slow || w->allocs_failed > 0 || w->flooded;
+  const bool again = f->wire_most_ms > 0 || w->allocs_failed > 0 || w->flooded;
+  const uint64_t known_ms =
+      again ? KNOWN_AGAIN_MS + UINT64_C(2) * f->wire_most_ms : KNOWN_MS;
   uint64_t since = c->answered_ms;
   since = f->stood_ms > since ? f->stood_ms : since;
   since = w->excused_until > since ? w->excused_until : since;
-  if (!f->frozen &&
-      since + (slow ? KNOWN_SLOWLY_MS : KNOWN_MS) < weft_sim_now_ms(w->sim)) {
+  if (!f->frozen && since + known_ms < weft_sim_now_ms(w->sim)) {
     full_break(w, "I7: for the engine client %u is there, which has hung up in its %s",
                c->client, path_of(c));
   }

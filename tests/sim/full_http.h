@@ -57,8 +57,8 @@ typedef struct http_front {
   uint64_t stop_ms;  /* SIGTERM came; 0 = it did not */
   uint64_t stood_ms; /* when it was stopped last, or continued */
   uint64_t forwarded;
-  uint32_t wire_ms; /* each frame to the engine and back takes up to so long */
-  bool was_slow;    /* it was more than 0 at some time */
+  uint32_t wire_ms;      /* each frame to the engine and back takes up to so long */
+  uint32_t wire_most_ms; /* the most that was */
 } http_front;
 
 struct full_http {

@@ -59,7 +59,7 @@ static void strike_stop(full *w, uint32_t front)
 /* The one in the engine's process has no fate of its own. */
 void plan_front(full *w, const plan_action *a)
 {
-  static const uint32_t delays[] = { 0, 0, 5, 40, 400, 3000 };
+  static const uint32_t delays[] = { 0, 5, 40, 400, 400, 3000 };
   http_front *remote = w->http == NULL ? NULL : &w->http->fronts[HTTP_REMOTE];
   if (remote == NULL) {
     return;
@@ -79,7 +79,10 @@ void plan_front(full *w, const plan_action *a)
     break;
   default:
     remote->wire_ms = delays[a->b % (sizeof delays / sizeof delays[0])];
-    remote->was_slow = remote->was_slow || remote->wire_ms > 0;
+    if (remote->wire_ms > remote->wire_most_ms) {
+      remote->wire_most_ms = remote->wire_ms;
+    }
+    w->http->hasty = remote->wire_ms > 0;
     break;
   }
 }

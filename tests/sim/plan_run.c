@@ -281,8 +281,9 @@ static void leave(full *w)
 /* So soon that its call may be on its way. */
 static void leave_at_once(full *w)
 {
+  const bool slow = w->http->fronts[HTTP_REMOTE].wire_ms > 0;
   for (unsigned i = 0; i < TALKERS && w->http->hasty; i++) {
-    if (w->clients[i].pending && w->clients[i].way != 0) {
+    if (w->clients[i].pending && w->clients[i].way > (slow ? HTTP_REMOTE : 0)) {
       w->http->hasty = false;
       do_gone(w, i);
     }
