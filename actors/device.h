@@ -58,6 +58,7 @@ struct wefti_device {
   bool draft;                     /* there is a second set, of a draft model.  Constant */
   wefti_manifest *draft_manifest; /* of it */
   uint32_t tp, pp, rank;
+  unsigned threads;      /* that copy or hash; 0 = 1.  Constant */
   weft_tp_plan *tp_plan; /* NULL = tensors are kept whole.  Constant */
   uint32_t pid;
   bool own_process;

@@ -13,8 +13,6 @@
 
 #include <stdlib.h>
 
-enum { PIECE = 4 << 20 /* bytes between two looks at cancel */ };
-
 wefti_cell *wefti_inplace_cell(const weft_tensor *want, const weft_snapshot *live)
 {
   const weft_tensor *have = live ? weft_snapshot_find(live, want->name) : NULL;
@@ -104,44 +102,43 @@ void wefti_inplace_watch(wefti_device_session *s)
   }
 }
 
-/* false: told to leave off. */
-static bool hash(const wefti_device_session *s, weft_hasher *hasher, const weft_tensor *t)
+static weft_err compare(const wefti_device_session *s, const weft_digest *is,
+                        weft_why *why)
 {
-  weft_hasher_reset(hasher);
-  for (uint64_t at = 0; at < t->bytes;) {
-    const uint64_t n = t->bytes - at < PIECE ? t->bytes - at : PIECE;
-    if (wefti_device_cancelled(s->device)) {
-      return false;
+  for (size_t i = 0; i < s->staged_count; i++) {
+    const weft_tensor *t = &s->staged[i].entry.t;
+    if (!weft_digest_equal(is[i], weft_digest_load(t->digest))) {
+      return weft_whyf(why, WEFT_E_CONFLICT,
+                       "tensor '%.200s' no longer holds the bytes that came", t->name);
     }
-    weft_hasher_update(hasher, (const uint8_t *)t->data + at, (size_t)n);
-    at += n;
   }
-  return true;
+  return WEFT_OK;
 }
 
 weft_err wefti_inplace_verify(const wefti_device_session *s, weft_why *why)
 {
-  weft_err err = WEFT_OK;
-  if (weft_memory_device(s->device->memory) >= 0) {
+  wefti_device *device = s->device;
+  const size_t count = s->staged_count;
+  if (weft_memory_device(device->memory) >= 0) {
     return WEFT_OK;
   }
-  weft_hasher *hasher = weft_hasher_create();
-  if (!hasher) {
-    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
-  }
-  for (size_t i = 0; i < s->staged_count && err == WEFT_OK; i++) {
+  weft_piece *pieces = calloc(count > 0 ? count : 1, sizeof *pieces);
+  weft_digest *is = calloc(count > 0 ? count : 1, sizeof *is);
+  weft_err err = pieces && is ? WEFT_OK : WEFT_E_NOMEM;
+  for (size_t i = 0; i < count && err == WEFT_OK; i++) {
     const weft_tensor *t = &s->staged[i].entry.t;
-    if (!hash(s, hasher, t)) {
-      err = weft_whyf(why, WEFT_E_CANCELLED, "cancelled while digests were taken");
-      break;
-    }
-    const weft_digest is = weft_hasher_value(hasher);
-    const weft_digest was = weft_digest_load(t->digest);
-    if (is.hi != was.hi || is.lo != was.lo) {
-      err = weft_whyf(why, WEFT_E_CONFLICT,
-                      "tensor '%.200s' no longer holds the bytes that came", t->name);
-    }
+    pieces[i] = (weft_piece){ t->data, t->bytes };
   }
-  weft_hasher_destroy(hasher);
+  if (err == WEFT_OK) {
+    err = weft_digest_pieces(pieces, count, device->threads, &device->cancel, is);
+  }
+  if (err == WEFT_OK) {
+    err = compare(s, is, why);
+  } else {
+    err = weft_whyf(why, err, "%s while digests were taken",
+                    err == WEFT_E_CANCELLED ? "cancelled" : "out of memory");
+  }
+  free(pieces);
+  free(is);
   return err;
 }

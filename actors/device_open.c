@@ -159,6 +159,7 @@ weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
   }
   device->transfer = transfer;
   device->inplace = opts->inplace;
+  device->threads = opts->threads;
   device->tp = opts->tp > 0 ? opts->tp : 1;
   device->pp = opts->pp > 0 ? opts->pp : 1;
   device->pid = (uint32_t)getpid();

@@ -8,29 +8,53 @@
 
 enum { NAME_SHOWN = 200 };
 
+static weft_err check_order(const wefti_entry *entries, size_t count, weft_why *why)
+{
+  for (size_t i = 1; i < count; i++) {
+    if (strcmp(entries[i - 1].t.name, entries[i].t.name) >= 0) {
+      return weft_whyf(why, WEFT_E_FAILED,
+                       "weights of the last life: tensor '%.*s' is out of order",
+                       NAME_SHOWN, entries[i].t.name);
+    }
+  }
+  return WEFT_OK;
+}
+
+static weft_err compare(const wefti_entry *entries, size_t count, const weft_digest *is,
+                        weft_why *why)
+{
+  for (size_t i = 0; i < count; i++) {
+    if (!weft_digest_equal(is[i], weft_digest_load(entries[i].t.digest))) {
+      return weft_whyf(why, WEFT_E_FAILED,
+                       "weights of the last life: tensor '%.*s' is damaged", NAME_SHOWN,
+                       entries[i].t.name);
+    }
+  }
+  return WEFT_OK;
+}
+
 /* The last life may have been killed at anything, and the table is as old as the set:
  * the bytes themselves have to say that they are whole. */
 static weft_err check_bytes(wefti_device *device, const wefti_entry *entries,
                             size_t count, weft_why *why)
 {
-  for (size_t i = 0; i < count; i++) {
-    const weft_tensor *t = &entries[i].t;
-    if (wefti_device_cancelled(device)) {
-      return weft_whyf(why, WEFT_E_CANCELLED, "weights of the last life: cancelled");
+  weft_piece *pieces = calloc(count > 0 ? count : 1, sizeof *pieces);
+  weft_digest *is = calloc(count > 0 ? count : 1, sizeof *is);
+  weft_err err = pieces && is ? check_order(entries, count, why)
+                              : weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+  if (err == WEFT_OK) {
+    for (size_t i = 0; i < count; i++) {
+      pieces[i] = (weft_piece){ entries[i].t.data, entries[i].t.bytes };
     }
-    if (i > 0 && strcmp(entries[i - 1].t.name, t->name) >= 0) {
-      return weft_whyf(why, WEFT_E_FAILED,
-                       "weights of the last life: tensor '%.*s' is out of order",
-                       NAME_SHOWN, t->name);
-    }
-    if (!weft_digest_equal(weft_digest_of(t->bytes > 0 ? t->data : "", t->bytes),
-                           weft_digest_load(t->digest))) {
-      return weft_whyf(why, WEFT_E_FAILED,
-                       "weights of the last life: tensor '%.*s' is damaged", NAME_SHOWN,
-                       t->name);
-    }
+    err = weft_digest_pieces(pieces, count, device->threads, &device->cancel, is);
+    err = err == WEFT_OK
+              ? compare(entries, count, is, why)
+              : weft_whyf(why, err, "weights of the last life: %s",
+                          err == WEFT_E_CANCELLED ? "cancelled" : weft_strerror(err));
   }
-  return WEFT_OK;
+  free(pieces);
+  free(is);
+  return err;
 }
 
 static weft_err check_set(wefti_device *device, const wefti_entry *entries, size_t count,

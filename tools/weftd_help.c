@@ -42,7 +42,7 @@ static const char engine_help[] =
     "  --staging HOW          shadow: updates are staged beside what is live; inplace:\n"
     "                         over it, for weights that do not fit twice [shadow]\n"
     "  --tcp-allow LIST       hosts that a tcp source may name, beside loopback\n"
-    "  --copy-threads N       threads that copy, per worker [its share of the cores]\n"
+    "  --copy-threads N       threads that copy and hash, per worker [its share of the cores]\n"
     "  --strict-coverage      refuse a finish when tensors that are live, or in the\n"
     "                         manifest, did not come in its session\n"
     "  --require-pause        refuse start while not paused, resume while an update is "

@@ -105,6 +105,46 @@ static void text_and_bytes_go_both_ways(void **state)
   assert_false(weft_digest_parse(text, &back));
 }
 
+/* Of any sizes, with any number of threads, which come only for large ones. */
+static void pieces_are_hashed_at_once(void **state)
+{
+  (void)state;
+  enum { PIECES = 24, BYTES = 72 << 20 };
+  uint8_t *bytes = malloc(BYTES);
+  weft_piece pieces[PIECES];
+  weft_digest got[PIECES];
+  size_t at = 0;
+  assert_non_null(bytes);
+  for (size_t i = 0; i < BYTES; i += 512) { /* no two are alike */
+    memset(bytes + i, (int)(i >> 9), 512);
+    memcpy(bytes + i, &i, sizeof i);
+  }
+  for (size_t i = 0; i < PIECES; i++) {
+    const size_t n = i == 3   ? (size_t)33 << 20
+                     : i == 9 ? 4 << 20
+                     : i % 4  ? i * 1000 + 7
+                              : i % 8 * (size_t)500000;
+    pieces[i] = (weft_piece){ n > 0 ? bytes + at : NULL, n };
+    at += n;
+  }
+  assert_true(at <= BYTES);
+  pieces[PIECES - 1] = (weft_piece){ bytes, BYTES };
+  for (unsigned threads = 0; threads <= 5; threads++) {
+    memset(got, 0, sizeof got);
+    assert_ok(weft_digest_pieces(pieces, PIECES, threads, NULL, got));
+    for (size_t i = 0; i < PIECES; i++) {
+      assert_true(weft_digest_equal(
+          got[i], weft_digest_of(pieces[i].data, (size_t)pieces[i].bytes)));
+    }
+  }
+  atomic_bool cancel = false;
+  assert_ok(weft_digest_pieces(pieces, 0, 4, &cancel, NULL));
+  assert_ok(weft_digest_pieces(pieces, 1, 4, &cancel, got));
+  atomic_store(&cancel, true);
+  assert_err(weft_digest_pieces(pieces, PIECES, 4, &cancel, got), WEFT_E_CANCELLED);
+  free(bytes);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -113,6 +153,7 @@ int main(void)
     cmocka_unit_test(streaming_is_the_same_in_any_pieces),
     cmocka_unit_test(set_layout_is_what_the_header_says),
     cmocka_unit_test(text_and_bytes_go_both_ways),
+    cmocka_unit_test(pieces_are_hashed_at_once),
   };
   return cmocka_run_group_tests_name("transport.digest", tests, NULL, NULL);
 }
