@@ -1,4 +1,5 @@
 #include "assembly.h"
+#include "weft/transfer.h"
 
 #include <inttypes.h>
 
@@ -8,6 +9,26 @@ enum {
   THREAD_WORKERS_MAX = (WEFT_LOOPS_MAX - 3) / 2, /* loops: engine, clerk, journal */
   WORKERS_MAX = 4096
 };
+
+/* Workers that join say for themselves what they receive with.  A backend that is not
+ * known is the workers' to name. */
+static weft_err check_backend(const weft_engine_opts *o, weft_why *why)
+{
+  const weft_transfer_ops *backend = weft_transfer_named(o->backend);
+  if (!backend || o->replica_count > 0) {
+    return WEFT_OK;
+  }
+  if (o->tp_plan && o->workers != WEFT_WORKERS_JOIN && !backend->nccl) {
+    return weft_whyf(why, WEFT_E_UNSUPPORTED,
+                     "a TP plan is for the nccl and sparse_nccl backends, not for '%s'",
+                     backend->name);
+  }
+  if (o->draft && backend->no_draft) {
+    return weft_whyf(why, WEFT_E_UNSUPPORTED, "backend '%s' has no draft model: %s",
+                     backend->name, backend->no_draft);
+  }
+  return WEFT_OK;
+}
 
 weft_err wefti_opts_check(const weft_engine_opts *o, weft_why *why)
 {
@@ -47,5 +68,5 @@ weft_err wefti_opts_check(const weft_engine_opts *o, weft_why *why)
           urls[i]);
     }
   }
-  return WEFT_OK;
+  return check_backend(o, why);
 }

@@ -425,6 +425,30 @@ static unsigned check_mode(weftd_opts *o)
   return check_access(o);
 }
 
+/* Workers that join say for themselves what they receive with. */
+static unsigned check_backend(const weftd_opts *o)
+{
+  const weft_transfer_ops *backend = weft_transfer_named(o->backend);
+  unsigned bad = 0;
+  if (!backend) {
+    return weftd_mistake(
+        "--backend %s: not in this build; there are: " WEFT_TRANSFER_NAMES, o->backend);
+  }
+  if (o->replica_count > 0) {
+    return 0; /* weftd_fleet.c */
+  }
+  if (o->tp_plan && !o->workers_join && !backend->nccl) {
+    bad += weftd_mistake("--tp-plan is for the nccl and sparse_nccl backends, not for "
+                         "--backend %s",
+                         backend->name);
+  }
+  if (o->draft && backend->no_draft) {
+    bad += weftd_mistake("--draft: --backend %s has no draft model: %s", backend->name,
+                         backend->no_draft);
+  }
+  return bad;
+}
+
 unsigned weftd_opts_read(weftd_opts *o, int argc, char **argv)
 {
   *o = (weftd_opts){ .mode = WEFTD_ENGINE };
@@ -451,10 +475,7 @@ unsigned weftd_opts_read(weftd_opts *o, int argc, char **argv)
   bad += o->mode == WEFTD_ENGINE ? weftd_fleet_check(o) : 0;
   bad += check_pause(o);
   bad += check_staging(o);
-  if (weft_transfer_named(o->backend) == NULL) {
-    bad += weftd_mistake(
-        "--backend %s: not in this build; there are: " WEFT_TRANSFER_NAMES, o->backend);
-  }
+  bad += check_backend(o);
   return bad;
 }
 

@@ -495,8 +495,8 @@ static void mistakes_are_named(void **state)
   api_create(&w);
   const char *const wide[] = { "0.0.0.0:0" };
   const char *const nonsense[] = { "127.0.0.1:0", "unix:/nonexistent/x.sock" };
-  weft_engine_opts bad[6];
-  for (size_t i = 0; i < 6; i++) {
+  weft_engine_opts bad[8];
+  for (size_t i = 0; i < 8; i++) {
     bad[i] = api_opts(&w, kind, program);
   }
   bad[0].size = 1;
@@ -507,9 +507,13 @@ static void mistakes_are_named(void **state)
   bad[4].run_dir = "relative";
   bad[5].http = nonsense; /* found out after all actors were made */
   bad[5].http_count = 2;
-  static const weft_err want[6] = { WEFT_E_INVAL, WEFT_E_DENIED, WEFT_E_DENIED,
-                                    WEFT_E_INVAL, WEFT_E_INVAL,  WEFT_E_SYS };
-  for (size_t i = 0; i < 6; i++) {
+  bad[6].tp_plan = "/some/plan"; /* of the host backend */
+  bad[7].backend = "sparse_nccl";
+  bad[7].draft = true;
+  static const weft_err want[8] = { WEFT_E_INVAL,       WEFT_E_DENIED,     WEFT_E_DENIED,
+                                    WEFT_E_INVAL,       WEFT_E_INVAL,      WEFT_E_SYS,
+                                    WEFT_E_UNSUPPORTED, WEFT_E_UNSUPPORTED };
+  for (size_t i = 0; i < 8; i++) {
     assert_err(weft_engine_create(&bad[i], &w.engine, &why), want[i]);
     assert_true(why.text[0] != '\0');
   }

@@ -141,6 +141,11 @@ def test_usage():
             p = refuses_to_start(*args)
             check(args[0].lstrip("-").split("-")[0] in p.stderr or args[-1] in map(str, p.stderr.split()),
                   f"weftd {args} names the option: {p.stderr}")
+        for args in (("--tp-plan", d / "plan", "--tp", "2"), ("--tp-plan", d / "plan", "--backend", "ipc"),
+                     ("--draft", "--backend", "sparse_nccl")):
+            p = refuses_to_start(*args)
+            backend = args[args.index("--backend") + 1] if "--backend" in args else "host"
+            check(args[0] in p.stderr and f"--backend {backend}" in p.stderr, f"weftd {args} names both: {p.stderr}")
         p = subprocess.run([str(BIN / "weftd"), "--help"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         same(p.returncode, 0, "weftd --help")
         for option in ("--listen", "--workers", "--dev", "--token-file", "--weights-root", "--run-dir"):

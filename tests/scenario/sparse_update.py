@@ -184,12 +184,16 @@ def test_a_worker_that_was_replaced():
 
 
 def test_no_draft_sessions():
-    for more in ((), ("--draft",)):
-        with daemon(*more, workers=1) as w:
-            r = w.post("/start_draft_weight_update")
-            check(r.status >= 400 and
-                  "SparseNCCLWeightTransferEngine does not support draft model weight updates." in
-                  r.json["error"]["message"], str(r))
+    text = "SparseNCCLWeightTransferEngine does not support draft model weight updates."
+    with daemon(workers=1) as w:
+        r = w.post("/start_draft_weight_update")
+        check(r.status >= 400 and text in r.json["error"]["message"], str(r))
+    try:
+        daemon("--draft", workers=1).kill()
+    except AssertionError as e:
+        check("--draft" in str(e) and text in str(e), f"the mistake is named: {e}")
+    else:
+        raise AssertionError("--draft was taken")
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def test_plans_that_are_none():
         bad.write_text('{"a": "rows"}')
         for backend, plan, words in (("nccl", bad, "TP plan: 'a' is not a dimension"),
                                      ("nccl", d / "none.json", "no such file"),
-                                     ("host", plan_in(d), "a TP plan is for the nccl and sparse_nccl backends")):
+                                     ("host", plan_in(d), "--tp-plan is for the nccl and sparse_nccl backends")):
             w = daemon(plan, backend=backend, ready=False)
             try:
                 until(lambda: words in w.log(), f"the log says {words!r}", 20)
