@@ -202,3 +202,31 @@ FAKE_API int ncclAllReduce(const void *from, void *to, size_t count, int type, i
                          .stream = stream };
   return collective_call("ncclAllReduce", "all_reduce", o, count, type);
 }
+
+/* ---- there because vLLM's wrapper does not load a library without them; nobody calls
+ * them */
+
+FAKE_API int ncclCommWindowRegister(void *comm, void *buffer, size_t size, void **window,
+                                    int flags)
+{
+  (void)comm, (void)buffer, (void)size, (void)window, (void)flags;
+  return fake_say(NCCL_USAGE, "the double has no windows");
+}
+
+FAKE_API int ncclCommWindowDeregister(void *comm, void *window)
+{
+  (void)comm, (void)window;
+  return fake_say(NCCL_USAGE, "the double has no windows");
+}
+
+FAKE_API int ncclCommSuspend(void *comm, int flags)
+{
+  (void)comm, (void)flags;
+  return fake_say(NCCL_USAGE, "the double's communicators cannot be suspended");
+}
+
+FAKE_API int ncclCommResume(void *comm)
+{
+  (void)comm;
+  return fake_say(NCCL_USAGE, "the double's communicators cannot be suspended");
+}
