@@ -181,7 +181,6 @@ void full_front_cut(full *w)
   const weft_client_gone cut = { .h = { .type = WEFT_MSG_CLIENT_GONE,
                                         .flags = WEFT_MSG_F_RESERVED } };
   if (f->up && weft_sim_alive(w->sim, f->wire)) {
-    full_wire_hang_up(f);
     (void)weft_sim_send(w->sim, f->wire, &cut.h);
   }
 }

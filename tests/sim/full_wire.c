@@ -153,14 +153,40 @@ static void on_timer(weft_ctx *ctx, sim_wire *l, uint64_t tag)
   }
 }
 
+static weft_client_gone gone_of(const frame *f)
+{
+  return (weft_client_gone){ .h = { .type = WEFT_MSG_CLIENT_GONE,
+                                    .flags = WEFT_MSG_F_RESERVED },
+                             .caller = f->caller };
+}
+
+static bool is_open(const sim_wire *l, const frame *f)
+{
+  return !l->dying && f->corr != 0 && f->caller != 0;
+}
+
+/* The port sees that the connection has ended, whatever came over it before. */
+static void tell_gone(weft_ctx *ctx, const sim_wire *l)
+{
+  for (unsigned i = 0; i < FRAMES; i++) {
+    if (is_open(l, &l->frames[i])) {
+      const weft_client_gone gone = gone_of(&l->frames[i]);
+      (void)weft_send(ctx, l->front->w->engine, weft_msg_make(ctx, &gone.h));
+    }
+  }
+}
+
 static weft_err wire_on(weft_ctx *ctx, void *self, const weft_msg *msg)
 {
   sim_wire *l = self;
   if (msg->type == WEFT_MSG_TIMER) {
     on_timer(ctx, l, ((const weft_timer_msg *)msg)->tag);
-  } else if (msg->type == WEFT_MSG_DOWN ||
-             (msg->type == WEFT_MSG_CLIENT_GONE && msg->from == 0)) {
-    die(ctx, l); /* the second: the world cuts it */
+  } else if (msg->type == WEFT_MSG_CLIENT_GONE &&
+             msg->from == 0) { /* the world cuts it */
+    tell_gone(ctx, l);
+    die(ctx, l);
+  } else if (msg->type == WEFT_MSG_DOWN) {
+    die(ctx, l);
   } else if (msg->type == WEFT_MSG_STOP) {
     weft_stop(ctx, WEFT_OK);
   } else if (msg->type == WEFT_MSG_ASK_FAILED || (msg->flags & WEFT_MSG_F_REPLY) != 0) {
@@ -178,26 +204,11 @@ static weft_err wire_init(weft_ctx *ctx, void *self, const void *args)
   return weft_monitor(ctx, l->front->w->engine);
 }
 
-static weft_client_gone gone_of(const frame *f)
-{
-  return (weft_client_gone){ .h = { .type = WEFT_MSG_CLIENT_GONE,
-                                    .flags = WEFT_MSG_F_RESERVED },
-                             .caller = f->caller };
-}
-
-static bool is_open(const sim_wire *l, const frame *f)
-{
-  return !l->dying && f->corr != 0 && f->caller != 0;
-}
-
 static void wire_fini(weft_ctx *ctx, void *self)
 {
   sim_wire *l = self;
+  tell_gone(ctx, l);
   for (unsigned i = 0; i < FRAMES; i++) {
-    if (is_open(l, &l->frames[i])) { /* the port sees it, too */
-      const weft_client_gone gone = gone_of(&l->frames[i]);
-      (void)weft_send(ctx, l->front->w->engine, weft_msg_make(ctx, &gone.h));
-    }
     if (l->frames[i].msg != NULL) {
       frame_free(ctx, &l->frames[i]);
     }
