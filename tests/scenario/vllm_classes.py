@@ -84,6 +84,7 @@ def everywhere(w, want):
 
 
 def test_the_http_client():
+    vllm_path()
     with folder() as d, Daemon() as w:
         path = write_safetensors(d / "a.safetensors", model("a"))
         with peer("client", url=w.url, update_info=w.file_source(path)["update_info"], workers=2) as p:
@@ -108,14 +109,14 @@ def test_the_nccl_trainer():
     vllm_path()
     with nccl_update.daemon() as w:
         with peer("nccl", url=w.url, gpu=3, workers=2, tensors=SAME, hows=hows, rounds=rounds) as p:
-            for _ in hows:
-                for _ in rounds:
-                    everywhere(w, p.line())
-                    p.go_on()
+            for _ in range(len(hows) * len(rounds)):
+                everywhere(w, p.line())
+                p.go_on()
         same(w.status()["sequence"], len(hows) * len(rounds), "commits")
 
 
 def test_the_sparse_trainer():
+    vllm_path()
     with sparse_update.daemon() as w:
         with peer("sparse", url=w.url, gpu=3, workers=2, tensors=SAME) as p:
             for _ in range(3):
@@ -125,6 +126,7 @@ def test_the_sparse_trainer():
 
 def test_the_ipc_trainer():
     """Two ranks, each with a GPU of a worker's; torch's gloo gathers their handles."""
+    vllm_path()
     hows, rounds = [{"packed": False}, {"packed": True, "packed_buffer_size_bytes": 20000}], [SAME, SAME, MORE]
     with folder() as d, Daemon("--backend", "ipc", "--cudart", ipc_export.CUDART, env={
             "WEFT_FAKE_GPUS": "4", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}) as w:
