@@ -95,6 +95,7 @@ def test_stock_trainers_lifecycle_is_unchanged():
                 ("GET", "/weight_info", None, b'{"weight_version":"default"}'),
                 ("POST", "/finish_weight_update", {"weight_version": "a"}, b'{"message":"Weight update finished"}'),
                 ("GET", "/weight_info", None, b'{"weight_version":"a"}'),
+                ("POST", "/shutdown_weight_transfer_engine", None, b'{"message":"Weight transfer shut down"}'),
                 ("POST", "/reset_prefix_cache", None, b'{"success":true}')):
             r = c.do(method, path, body)
             got = r.json
