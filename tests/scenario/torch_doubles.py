@@ -4,6 +4,7 @@ torch cannot put tensors onto a device that only the stand-ins know.  So a tenso
 the host's memory, says that it is on the GPU, and has its bytes copied to the stand-in's device
 memory when its address is asked for; streams are the stand-in's.  What is replaced of torch is
 the list at the end of install(); everything else, and everything above torch, is as it is."""
+import atexit
 import contextlib
 import ctypes
 import types
@@ -118,6 +119,7 @@ def install(index):
     global GPU
     GPU = Gpu(index)
     GPU.use()
+    atexit.register(GPU.close)  # its counters are a file
 
     def set_stream(s):
         GPU.current = s

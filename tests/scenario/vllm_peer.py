@@ -178,7 +178,6 @@ def run_ipc():
         rounds(m.IPCTrainerWeightTransferEngine.trainer_init(info, client=client(), source=source), source)
     say(torch_doubles.GPU.counters())
     wait()
-    torch_doubles.GPU.close()
 
 
 if __name__ == "__main__":
