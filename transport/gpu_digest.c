@@ -7,7 +7,8 @@
 
 #include <stdlib.h>
 
-_Static_assert((int)WEFTI_STAGES == (int)WEFTI_HASHER_BLOCKS, "a block is filled or hashed");
+_Static_assert((int)WEFTI_STAGES == (int)WEFTI_HASHER_BLOCKS,
+               "a block is filled or hashed");
 
 /* Tensors that were added together. */
 typedef struct batch {
