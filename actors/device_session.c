@@ -188,13 +188,15 @@ weft_err wefti_session_accept(wefti_device_session *s, const weft_buf *info,
     return weft_whyf(why, WEFT_E_STATE, "epoch %" PRIu64 " cannot accept an update now",
                      who->epoch);
   }
-  weft_err err = wefti_late_ease(s, why);
-  if (err == WEFT_OK) {
-    err = device->transfer->accept(device->backend, (const char *)info->data, info->len,
-                                   who, &s->plan, why);
-  }
+  weft_err err = device->transfer->accept(device->backend, (const char *)info->data,
+                                          info->len, who, &s->plan, why);
   if (err != WEFT_OK) {
     s->plan = NULL;
+    return err;
+  }
+  /* With a plan that is abandoned when this fails: its sender may wait already. */
+  err = wefti_late_ease(s, why);
+  if (err != WEFT_OK) {
     return err;
   }
   atomic_store_explicit(&device->received, 0, memory_order_relaxed);

@@ -25,7 +25,7 @@ typedef struct slow {
   size_t count;
   unsigned turns; /* advance says that there is more so often */
   weft_err fails; /* what the next settle gives */
-  unsigned advanced, settled, forgotten;
+  unsigned advanced, settled, forgotten, abandoned;
   uint64_t extents; /* in memory, when it settled or forgot last */
 } slow;
 
@@ -39,6 +39,7 @@ static weft_err slow_accept(void *state, const char *text, size_t len,
 static void slow_abandon(void *state, weft_plan *plan)
 {
   slow *s = state;
+  s->abandoned++;
   s->real->abandon(s->state, plan);
 }
 
@@ -278,6 +279,28 @@ static void one_that_fails_fails_the_finish(void **state)
   end(f);
 }
 
+/* The sender of the next update may wait already: a backend lets go of it with the plan. */
+static void one_that_fails_abandons_the_next_update(void **state)
+{
+  (void)state;
+  char path[PATH_LEN];
+  fixture *f = begin();
+  slow *s = slow_down(f->w->device);
+  (void)commit(f, full, FULL);
+  world_as(start(f), w_ok, W_OK);
+  update(f, more, 2);
+  s->abandoned = 0;
+  s->fails = WEFT_E_FAILED;
+  path_in(f, path);
+  write_file(path, full, FULL);
+  world_refused(accept_file(f, path), WEFT_E_FAILED);
+  assert_int_equal(s->abandoned, 1);
+  assert_int_equal(unlink(path), 0);
+  (void)commit(f, more, 2); /* the next session works */
+  assert_int_equal(live_fill(f, "model.a"), 7);
+  end(f);
+}
+
 /* An abort is answered when nothing reads what was staged; that goes afterwards. */
 static void an_abort_forgets_them_first(void **state)
 {
@@ -370,6 +393,7 @@ int main(void)
     cmocka_unit_test(repeats_are_not_kept_for_long),
     cmocka_unit_test(in_place_they_are_waited_for),
     cmocka_unit_test(one_that_fails_fails_the_finish),
+    cmocka_unit_test(one_that_fails_abandons_the_next_update),
     cmocka_unit_test(an_abort_forgets_them_first),
     cmocka_unit_test(every_allocation_may_fail),
   };
