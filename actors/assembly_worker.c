@@ -39,6 +39,7 @@ typedef struct worker_process {
   wefti_lending *lending;
   weft_signal *signals[2];
   uint64_t incarnation;
+  weft_why lost; /* the device thread's, until the loops have ended */
   char url[WEFTI_URL_MAX];
   /* Once it is announced these are the announcing thread's. */
   weft_actor_id port;
@@ -52,6 +53,15 @@ static void end_now(void *arg)
 {
   const worker_process *w = arg;
   weft_runtime_stop(w->rt, STOP_MS);
+}
+
+/* On the device's thread. */
+static void gpu_lost(void *arg, const char *reason)
+{
+  worker_process *w = arg;
+  (void)weft_whyf(&w->lost, WEFT_E_FAILED, "the GPU is lost to this process: %.400s",
+                  reason);
+  end_now(w);
 }
 
 static weft_err choose_listen(worker_process *w, const weft_worker_opts *o, char *url,
@@ -185,7 +195,7 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                      .inplace = o->staging == WEFT_STAGING_INPLACE };
   err = wefti_device_create(&device, &w->device, why);
   if (err == WEFT_OK) {
-    wefti_device_owns_process(w->device);
+    wefti_device_owns_process(w->device, gpu_lost, w);
   }
   if (err == WEFT_OK && o->log && wefti_device_about(w->device)[0] != '\0') {
     o->log(o->log_arg, WEFT_LOG_INFO, "worker", wefti_device_about(w->device));
@@ -313,6 +323,8 @@ weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
     if (err == WEFT_OK) {
       wefti_lower_priority(w.rt, 1);
       weft_runtime_run(w.rt);
+      err = w.lost.err;
+      story = err != WEFT_OK ? w.lost : story;
     } else {
       (void)weft_whyf(&story, err, "the device thread cannot start: %s",
                       weft_strerror(err));

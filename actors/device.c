@@ -12,12 +12,14 @@
 #include <malloc.h>
 #endif
 
-enum { LATE_MS = 1 };
+enum { LATE_MS = 1, LOOK_MS = 200 /* what failed is told before */ };
+enum { TIMER_LATE = 0, TIMER_LOOK };
 
 typedef struct device_actor {
   wefti_device *device;
   wefti_device_session session;
   bool timer; /* runs */
+  bool look;  /* its timer runs */
 } device_actor;
 
 /* ---- jobs */
@@ -89,7 +91,7 @@ static void tidy(wefti_device *device)
 static void trim_heap(const wefti_device *device)
 {
 #ifdef __GLIBC__
-  if (device->own_process) {
+  if (device->on_lost) {
     (void)malloc_trim(0);
   }
 #else
@@ -244,7 +246,42 @@ static void answer(weft_ctx *ctx, const weft_device_run *m, weft_err err,
 static void go_on(weft_ctx *ctx, device_actor *d)
 {
   if (!d->timer && wefti_late_advance(&d->session)) {
-    d->timer = weft_timer_start(ctx, LATE_MS, 0) != 0;
+    d->timer = weft_timer_start(ctx, LATE_MS, TIMER_LATE) != 0;
+  }
+}
+
+/* Without memory for a timer the next failure is looked at. */
+static void look_later(weft_ctx *ctx, device_actor *d)
+{
+  if (!d->look && d->device->transfer->alive) {
+    d->look = weft_timer_start(ctx, LOOK_MS, TIMER_LOOK) != 0;
+  }
+}
+
+/* A context that is gone fails whatever comes: only another process gets a new one. */
+static void look(weft_ctx *ctx, device_actor *d)
+{
+  weft_why why = { 0 };
+  d->look = false;
+  if (d->device->transfer->alive(d->device->backend, &why) == WEFT_OK) {
+    return;
+  }
+  weft_log(ctx, WEFT_LOG_ERROR,
+           "the GPU is lost to this process, which ends rank=%" PRIu32 " reason=%s",
+           d->device->rank, why.text);
+  if (d->device->on_lost) {
+    d->device->on_lost(d->device->on_lost_arg, why.text);
+  }
+  weft_stop(ctx, WEFT_E_FAILED);
+}
+
+static void on_timer(weft_ctx *ctx, device_actor *d, const weft_timer_msg *m)
+{
+  if (m->tag == TIMER_LOOK) {
+    look(ctx, d);
+  } else {
+    d->timer = false;
+    go_on(ctx, d);
   }
 }
 
@@ -256,8 +293,7 @@ static weft_err device_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     return WEFT_OK;
   }
   if (msg->type == WEFT_MSG_TIMER) {
-    d->timer = false;
-    go_on(ctx, d);
+    on_timer(ctx, d, (const weft_timer_msg *)msg);
     return WEFT_OK;
   }
   if (msg->type != WEFT_MSG_DEVICE_RUN) {
@@ -269,6 +305,9 @@ static weft_err device_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   weft_why why = { 0 };
   const weft_err err = run_job(d, m, &result, &why);
   answer(ctx, m, err, &result, &why, since_ns);
+  if (err != WEFT_OK) {
+    look_later(ctx, d);
+  }
   go_on(ctx, d);
   weft_buf_unref(result.json);
   return WEFT_OK;
@@ -280,7 +319,8 @@ const weft_actor_class wefti_device_class = { .name = "device",
                                               .fini = device_fini,
                                               .on = device_on };
 
-void wefti_device_owns_process(wefti_device *device)
+void wefti_device_owns_process(wefti_device *device, wefti_lost_fn *on_lost, void *arg)
 {
-  device->own_process = true;
+  device->on_lost = on_lost;
+  device->on_lost_arg = arg;
 }

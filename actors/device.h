@@ -48,6 +48,9 @@ typedef struct wefti_lender {
   void *arg;
 } wefti_lender;
 
+/* The device thread says that its GPU cannot be used in this process any more. */
+typedef void wefti_lost_fn(void *arg, const char *reason);
+
 struct wefti_device {
   weft_store *store;
   weft_memory *memory;
@@ -61,7 +64,8 @@ struct wefti_device {
   unsigned threads;      /* that copy or hash; 0 = 1.  Constant */
   weft_tp_plan *tp_plan; /* NULL = tensors are kept whole.  Constant */
   uint32_t pid;
-  bool own_process;
+  wefti_lost_fn *on_lost; /* NULL = the process is not this worker's alone */
+  void *on_lost_arg;
   bool inplace;    /* updates are written over the live tensors.  Constant */
   char about[512]; /* what it runs on; "" = host memory.  Constant */
   /* Worker to device: leave off what runs.  Relaxed: it carries no data, the job's end
@@ -91,9 +95,9 @@ static inline bool wefti_device_cancelled(wefti_device *device)
 }
 
 /* The process is this worker's alone: what an update leaves free goes back to the system
- * when there is time (malloc_trim; a host's heap is not ours to touch).  Before the
- * actors run. */
-void wefti_device_owns_process(wefti_device *device);
+ * when there is time (malloc_trim; a host's heap is not ours to touch), and on_lost, on
+ * the device thread, ends the process.  Before the actors run. */
+void wefti_device_owns_process(wefti_device *device, wefti_lost_fn *on_lost, void *arg);
 
 /* ---- the session as the device thread sees it (device_session.c).  One thread. */
 

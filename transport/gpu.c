@@ -207,3 +207,12 @@ void wefti_gpu_drain(const wefti_gpu *gpu, wefti_stream s)
     nap_us(DRAIN_US);
   }
 }
+
+weft_err wefti_gpu_alive(const wefti_gpu *gpu, weft_why *why)
+{
+  /* An error that stays is told by every call, one that was of a call is not. */
+  const int code =
+      gpu->copies != NULL ? gpu->cuda.StreamQuery(gpu->copies) : WEFTI_CUDA_OK;
+  return wefti_cuda_check(&gpu->cuda, code == WEFTI_CUDA_NOT_READY ? WEFTI_CUDA_OK : code,
+                          why, "cudaStreamQuery");
+}

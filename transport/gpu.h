@@ -101,6 +101,9 @@ weft_err wefti_gpu_settle(wefti_gpu *gpu, const atomic_bool *cancel,
                           weft_progress_fn *progress, void *arg, weft_why *why)
     WEFT_MUST_USE;
 
+/* FAILED, with the reason: the context is gone, only another process gets a new one. */
+weft_err wefti_gpu_alive(const wefti_gpu *gpu, weft_why *why) WEFT_MUST_USE;
+
 void wefti_gpu_nap(void);        /* some microseconds */
 uint64_t wefti_gpu_now_ms(void); /* CLOCK_MONOTONIC */
 

@@ -300,6 +300,12 @@ static void ipc_forget(void *state)
   wefti_gpu_digest_forget(&st->gpu);
 }
 
+static weft_err ipc_alive(void *state, weft_why *why)
+{
+  const wefti_ipc_state *st = state;
+  return wefti_gpu_alive(&st->gpu, why);
+}
+
 static void ipc_abandon(void *state, weft_plan *plan)
 {
   (void)state;
@@ -320,6 +326,7 @@ static const weft_transfer_ops ipc_ops = {
   .advance = ipc_advance,
   .settle = ipc_settle,
   .forget = ipc_forget,
+  .alive = ipc_alive,
 };
 
 const weft_transfer_ops *weft_transfer_ipc(void)

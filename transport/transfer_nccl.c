@@ -333,6 +333,12 @@ static weft_err nccl_receive(void *state, weft_plan *plan, void *const *dst,
   return WEFT_OK;
 }
 
+static weft_err nccl_alive(void *state, weft_why *why)
+{
+  const wefti_nccl_state *st = state;
+  return wefti_gpu_alive(&st->gpu, why);
+}
+
 static void nccl_abandon(void *state, weft_plan *plan)
 {
   wefti_nccl_plan *p = (wefti_nccl_plan *)plan;
@@ -376,6 +382,7 @@ static const weft_transfer_ops nccl_ops = {
   .advance = nccl_advance,
   .settle = nccl_settle,
   .forget = nccl_forget,
+  .alive = nccl_alive,
 };
 
 static const weft_transfer_ops sparse_ops = {
@@ -393,6 +400,7 @@ static const weft_transfer_ops sparse_ops = {
   .advance = nccl_advance,
   .settle = nccl_settle,
   .forget = nccl_forget,
+  .alive = nccl_alive,
   .no_draft = WEFTI_SPARSE_ENGINE " does not support draft model weight updates.",
 };
 

@@ -25,6 +25,7 @@ typedef struct slow {
   size_t count;
   unsigned turns; /* advance says that there is more so often */
   weft_err fails; /* what the next settle gives */
+  bool gone;      /* not alive */
   unsigned advanced, settled, forgotten, abandoned;
   uint64_t extents; /* in memory, when it settled or forgot last */
 } slow;
@@ -116,6 +117,12 @@ static weft_err slow_settle(void *state, const atomic_bool *cancel,
   return err == WEFT_OK ? err : weft_whyf(why, err, "the device is gone");
 }
 
+static weft_err slow_alive(void *state, weft_why *why)
+{
+  const slow *s = state;
+  return s->gone ? weft_whyf(why, WEFT_E_FAILED, "it fell off the bus") : WEFT_OK;
+}
+
 static void slow_close(void *state)
 {
   slow *s = state;
@@ -132,6 +139,7 @@ static const weft_transfer_ops slow_ops = {
   .advance = slow_advance,
   .settle = slow_settle,
   .forget = slow_forget,
+  .alive = slow_alive,
 };
 
 static slow *slow_down(wefti_device *device)
@@ -279,7 +287,8 @@ static void one_that_fails_fails_the_finish(void **state)
   end(f);
 }
 
-/* The sender of the next update may wait already: a backend lets go of it with the plan. */
+/* The sender of the next update may wait already: a backend lets go of it with the plan.
+ */
 static void one_that_fails_abandons_the_next_update(void **state)
 {
   (void)state;
@@ -298,6 +307,40 @@ static void one_that_fails_abandons_the_next_update(void **state)
   assert_int_equal(unlink(path), 0);
   (void)commit(f, more, 2); /* the next session works */
   assert_int_equal(live_fill(f, "model.a"), 7);
+  end(f);
+}
+
+static void on_lost(void *arg, const char *reason)
+{
+  unsigned *times = arg;
+  assert_non_null(strstr(reason, "it fell off the bus"));
+  ++*times;
+}
+
+static void fail_a_finish(fixture *f, slow *s)
+{
+  world_as(start(f), w_ok, W_OK);
+  update(f, more, 2);
+  s->fails = WEFT_E_FAILED;
+  world_refused(finish(f, false), WEFT_E_FAILED);
+  weft_sim_run(f->w->sim, weft_sim_now_ms(f->w->sim) + 1000);
+}
+
+/* After a failure that was told; one that does not stay is none of the device's. */
+static void a_device_that_is_gone_ends_the_process(void **state)
+{
+  (void)state;
+  unsigned times = 0;
+  fixture *f = begin();
+  slow *s = slow_down(f->w->device);
+  wefti_device_owns_process(f->w->device, on_lost, &times);
+  (void)commit(f, full, FULL);
+  fail_a_finish(f, s);
+  assert_int_equal(times, 0);
+  (void)commit(f, more, 2);
+  s->gone = true;
+  fail_a_finish(f, s);
+  assert_int_equal(times, 1);
   end(f);
 }
 
@@ -394,6 +437,7 @@ int main(void)
     cmocka_unit_test(in_place_they_are_waited_for),
     cmocka_unit_test(one_that_fails_fails_the_finish),
     cmocka_unit_test(one_that_fails_abandons_the_next_update),
+    cmocka_unit_test(a_device_that_is_gone_ends_the_process),
     cmocka_unit_test(an_abort_forgets_them_first),
     cmocka_unit_test(every_allocation_may_fail),
   };

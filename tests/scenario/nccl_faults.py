@@ -207,6 +207,37 @@ def test_no_memory_on_the_gpu():
         comes_back(w, {"small": ("U8", [20000], noise("s", 20000))}, "one")
 
 
+def test_a_gpu_that_is_lost():
+    """An error that every later call gives, too: only another process gets the GPU back."""
+    with daemon(workers=1, env={"WEFT_FAKE_FAIL": "cudaMemcpyAsync:20:700", "WEFT_FAKE_STICKY": "1"}) as w:
+        t = trainer(w, workers=1)
+        fine(t.init())
+        push_alone(w, t, model("a"), "one")  # seven copies, and seven for checksums
+        before = w.pids()[0]
+        fine(t.start())
+        got = t.update(model("b"))
+        if got[0] == 200:  # digests come behind
+            got = t.post("finish_weight_update")
+        failed(got, "CUDA error 700")
+        t.close()
+        until(lambda: w.pids()[0] not in (0, before), "the worker is replaced", 30)
+        check("the GPU is lost to this process" in w.log(), "the log says why")
+        until(lambda: [x["state"] for x in w.status()["workers"]] == ["behind"], "it is back, and behind", 30)
+        check(not w.is_ready(), "not ready without weights")
+        t = trainer(w, workers=1)
+        fine(t.init())
+        push_alone(w, t, model("c"), "two")
+        w.wait_ready()
+        t.close()
+
+
+def push_alone(w, t, tensors, version):
+    fine(t.start())
+    fine(t.update(tensors))
+    w.ok("/finish_weight_update", {"weight_version": version})
+    check(holds(w, tensors, 1), "the worker holds what was sent")
+
+
 def test_libraries_that_are_not_there():
     for more, env, words in (
             (("--cudart", "/nowhere/libcudart.so.13", "--nccl", NCCL), {}, "/nowhere/libcudart.so.13"),
@@ -267,6 +298,7 @@ FAULTS = {
     "a trainer that dies in the middle of a broadcast": ["test_trainer_killed_in_the_middle_of_a_broadcast"],
     "a collective that never completes": ["test_a_collective_that_never_completes",
                                           "test_an_abort_that_hangs_costs_the_worker"],
+    "an error of the GPU that stays": ["test_a_gpu_that_is_lost"],
     "no library, no driver, no GPU": ["test_libraries_that_are_not_there"],
 }
 

@@ -130,6 +130,9 @@ typedef struct weft_transfer_ops {
   /* Drops those that are not there yet.  Returns when nothing reads from a dst or writes
    * to digests any more. */
   void (*forget)(void *state);
+  /* After a failure: whether this process can do anything more with its device.  NULL:
+   * it always can. */
+  weft_err (*alive)(void *state, weft_why *why);
 } weft_transfer_ops;
 
 /* The host backend.  init_info {}.  update_info:
