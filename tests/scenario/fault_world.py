@@ -293,9 +293,10 @@ class World:
         until(lambda: self.state() == ("committing", "publish") and self.serves_new(), "published to one worker", 20)
 
     def serves_new(self):
-        """The victim has the change and has said so; the holder has not."""
+        """The other worker has the change and has said so; the one that is held has not."""
         sequence = {x["rank"]: x["sequence"] for x in self.w.status()["workers"]}
-        return sequence[VICTIM] > sequence[HOLDER]
+        other = HOLDER if self.hold_rank == VICTIM else VICTIM
+        return sequence[other] > sequence[self.hold_rank]
 
     def enter_aborting(self):
         self.enter_open()
