@@ -81,6 +81,9 @@ static void call_done(weft_ctx *ctx, engine *e, engine_cast *c)
 {
   engine_answer a = { .err = WEFT_OK };
   char culprits[256] = "";
+  const bool resume = c->call != NULL && c->call->action == WEFT_RESUME;
+  const char *word =
+      c->kind == CALL_PAUSE && resume ? "resume" : engine_call_name(c->kind);
   for (uint32_t i = 0; i < e->world; i++) {
     const cast_part *p = &c->parts[i];
     const size_t named = strlen(culprits);
@@ -92,7 +95,7 @@ static void call_done(weft_ctx *ctx, engine *e, engine_cast *c)
     (void)snprintf(culprits + named, sizeof culprits - named, "%sreplica %" PRIu32,
                    named == 0 ? "" : ", ", i);
     (void)snprintf(a.message + at, sizeof a.message - at, "%s replica %" PRIu32 ": %s",
-                   at == 0 ? engine_call_name(c->kind) : ";", i, p->text);
+                   at == 0 ? word : ";", i, p->text);
   }
   a.culprits = culprits;
   engine_call *call = c->call;

@@ -48,10 +48,11 @@ static bool expected_fails(weft_ctx *ctx, engine *e, engine_call *call)
 
 void engine_fail_running(weft_ctx *ctx, engine *e, const char *why)
 {
-  engine_answer a = { .err = WEFT_E_CONFLICT,
+  engine_call *call = e->call;
+  /* The trainer at the coordinator has done nothing wrong when a replica gives up. */
+  engine_answer a = { .err = call->ask.type != 0 ? WEFT_E_FAILED : WEFT_E_CONFLICT,
                       .outcome = WEFT_OUTCOME_NOT_COMMITTED,
                       .phase = engine_phase_name(e->round.phase) };
-  engine_call *call = e->call;
   if (call->ask.type != 0) { /* a coordinator says the rest */
     (void)snprintf(a.message, sizeof a.message, "%s", why);
   } else {

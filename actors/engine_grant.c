@@ -257,6 +257,7 @@ static void end_before_adoption(weft_ctx *ctx, engine *e, bool new_boot, uint64_
   if (new_boot) {
     up->epoch = 0;
     up->ended = 0;
+    up->gave_up = 0;
     up->adopted_op = 0;
     up->session_op = 0;
     up->said.type = 0;

@@ -284,6 +284,7 @@ void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *r
   e->session.lease_timer = 0;
   e->abort_call = by;
   if (by != NULL) {
+    by->asked = true;
     by->due_timer = weft_timer_start(ctx, engine_call_left_ms(ctx, by),
                                      ENGINE_TAG(TIMER_CALL_DUE, 0));
   }

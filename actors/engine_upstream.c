@@ -134,6 +134,9 @@ static void on_session(weft_ctx *ctx, engine *e, const engine_ask *ask,
   } else if (up->asked.type == ask->type && up->asked.op == ask->op &&
              up->asked.epoch == ask->epoch) {
     engine_upstream_again(ctx, &up->asked, ask);
+  } else if (ask->epoch == up->gave_up && e->last_abort_epoch == e->session.epoch) {
+    engine_upstream_refuse(ctx, ask, WEFT_E_STALE, "has given this update up: %s",
+                           e->last_abort);
   } else if (ask->epoch <= up->ended) {
     engine_upstream_refuse(ctx, ask, WEFT_E_STALE,
                            "epoch %" PRIu64 ", but %" PRIu64 " has ended here",
@@ -295,6 +298,7 @@ void engine_upstream_aborted(weft_ctx *ctx, engine *e)
     return;
   }
   up->ended = up->epoch > up->ended ? up->epoch : up->ended;
+  up->gave_up = up->epoch;
   up->epoch = 0;
   if (up->abort.type != 0) {
     up->ended = up->abort.epoch > up->ended ? up->abort.epoch : up->ended;

@@ -81,6 +81,7 @@ typedef struct engine_upstream {
 
   uint64_t epoch;   /* of the coordinator's session or init that is open; 0 = none */
   uint64_t ended;   /* highest of this life that has ended */
+  uint64_t gave_up; /* that which was aborted here last; why is the engine's last_abort */
   engine_ask asked; /* frame of that session that has no answer yet */
   engine_ask abort; /* who waits for its end */
   engine_said said;

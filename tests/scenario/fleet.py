@@ -96,10 +96,12 @@ def test_stock_trainers_lifecycle_is_unchanged():
                 ("POST", "/finish_weight_update", {"weight_version": "a"}, b'{"message":"Weight update finished"}'),
                 ("GET", "/weight_info", None, b'{"weight_version":"a"}'),
                 ("POST", "/shutdown_weight_transfer_engine", None, b'{"message":"Weight transfer shut down"}'),
+                ("POST", "/start_weight_update", None, b'{"message":"Weight update started"}'),
+                ("POST", "/abort_weight_update", None, b'{"message":"Weight update aborted"}'),
                 ("POST", "/reset_prefix_cache", None, b'{"success":true}')):
             r = c.do(method, path, body)
             got = r.json
-            if method == "POST" and path != "/reset_encoder_cache":
+            if method == "POST":
                 same(got.pop("replicas"), EACH_OK, f"each replica's result of {path}")
             same((r.status, got), (200, json.loads(want)), f"{method} {path}")
         f.agree("a", model("a"))
@@ -142,6 +144,8 @@ def test_vllm_39366_pause_answers_when_every_replica_has_paused():
         r = f.coordinator.post("/pause")
         check(r.status != 200 and b"replica 1" in r.body, f"one did not answer: it is named: {r}")
         same([x["ok"] for x in r.json["replicas"]], [True, False], "and each one's result is there")
+        r = f.coordinator.post("/resume?timeout_s=2")
+        check(r.status != 200 and b": resume replica 1: " in r.body, f"so does a resume: {r}")
 
 
 def test_vllm_38009_a_paused_fleet_takes_updates_and_stays_paused():

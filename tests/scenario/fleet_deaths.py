@@ -66,6 +66,13 @@ def test_a_members_worker_dies():
         f.wait_ready()
         f.agree("a", model("a"))
         f.push("b")
+        f.coordinator.ok("/start_weight_update")
+        os.kill(f.members[1].pids()[1], signal.SIGKILL)
+        until(lambda: f.members[1].status()["session"] is None, "the member has dropped the session")
+        r = f.coordinator.post("/update_weights", f.coordinator.file_source(f.file("c")))
+        names_replica_1(r)
+        check(b"has given this update up: rank 1 is down" in r.body, f"and says why: {r}")
+        f.push_again("c")
 
 
 def test_a_stopped_member_is_named_and_comes_back():
@@ -81,8 +88,11 @@ def test_a_stopped_member_is_named_and_comes_back():
 
 
 def test_cut_off_members_serve_nothing():
-    with folder() as d, Fleet(d) as f:
+    with folder() as d, Fleet(d) as f, Silent() as trainer:
         f.push("a")
+        f.coordinator.ok("/start_weight_update")
+        update = Background(f.coordinator.post, "/update_weights", trainer.source())
+        trainer.wait_for(4)
         stop_process(f.coordinator.process.pid)
         for m in f.members:
             until(lambda m=m: m.get("/ready").status == 503, "/ready", 10)
@@ -91,7 +101,11 @@ def test_cut_off_members_serve_nothing():
             check(r.status == 503 and b"cut off" in r.body, f"/weight_info: {r}")
             same(m.get("/health").status, 200, "it lives")
             same(m.status()["fleet"]["granted"], False, "its status says so")
+            until(lambda m=m: m.status()["session"] is None, "its part of the update is dropped", 10)
         os.kill(f.coordinator.process.pid, signal.SIGCONT)
+        r = update.result()
+        same((r.status, r.json["error"]["outcome"]), (500, "not_committed"), f"that is not the trainer's doing: {r}")
+        check(b"the coordinator's grant has run out" in r.body, f"says what happened: {r}")
         f.wait_ready()
         f.agree("a", model("a"))
 
