@@ -15,7 +15,7 @@ static const weft_json_limits limits = { .members = MEMBERS_MAX };
 enum {
   SLICE = 256 * 1024, /* bytes of a body read per turn of the loop */
   QUERY_MS = 5000,    /* patience for what the engine answers by itself */
-  WEIGHTS_MS = 30000, /* … and for what it must ask a worker */
+  WEIGHTS_MS = 31000, /* … and for what it asks a worker, which has 30 s and is named */
   CALL_MS = 300000,   /* … and for a call without timeout_s: stock clients leave then */
   GRACE_MS = 800,     /* the engine's own deadline comes first; I5 allows 1 s in all */
   GONE_MS = 1000      /* between two times that the engine is told of a hang-up */
