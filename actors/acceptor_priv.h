@@ -53,7 +53,7 @@ typedef struct wefti_route_fact {
 /* NULL when there is no such route. */
 const wefti_route_fact *wefti_route_fact_of(uint32_t route);
 
-/* ---- acceptor_query.c, acceptor_body.c: pure */
+/* ---- acceptor_query.c: pure */
 
 enum { WEFTI_VERSION_MAX = 1024, WEFTI_REASON_MAX = 256 }; /* bytes */
 
@@ -82,6 +82,8 @@ typedef struct wefti_query {
 /* false: *bad says why. */
 bool wefti_query_read(uint32_t route, const char *query, wefti_query *out,
                       wefti_problem *bad);
+
+/* ---- acceptor_body.c: pure */
 
 typedef struct wefti_text {
   bool given; /* present and not null */

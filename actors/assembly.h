@@ -101,15 +101,13 @@ typedef struct wefti_members_opts {
   unsigned copy_threads;
   weft_log_level log_level;
   const char *join_url, *join_token; /* JOIN */
-  const char *cudart, *nccl;         /* of children and threads */
+  /* Of children and threads. */
+  const char *cudart, *nccl, *tp_plan;
   bool allow_ipc_pickle;
-  const char *tp_plan;  /* likewise */
-  const char *manifest; /* likewise */
-  bool draft;
-  const char *draft_manifest;
+  const char *manifest, *draft_manifest;
+  bool draft, inplace;
   wefti_fleet *fleet; /* NULL: in none */
   bool replicas;      /* who joins are engines */
-  bool inplace;       /* likewise */
 } wefti_members_opts;
 weft_err wefti_members_create(weft_runtime *rt, const wefti_members_opts *opts,
                               wefti_members **out, weft_why *why) WEFT_MUST_USE;
@@ -216,17 +214,20 @@ weft_err wefti_watch_start(weft_runtime *rt, wefti_calls *calls, weft_actor_id t
                            wefti_watch **out) WEFT_MUST_USE;
 void wefti_watch_stop(wefti_watch *watch); /* before or after the loops' end */
 
-/* Calls fn with what a commit's JSON says; false if it is none.  previous_missed: see
- * weft_commit.missed. */
+/* Calls fn with what a commit's JSON says; false if it is none.  missed: as of
+ * weft_commit. */
 bool wefti_commit_tell(const weft_buf *json, bool missed, weft_commit_fn *fn, void *arg);
 
-/* ---- small helpers (assembly.c, assembly_util.c) */
+/* ---- small helpers */
+/* assembly.c */
 weft_err wefti_runtime_make(unsigned loops, weft_log_fn *log, void *log_arg,
                             weft_log_level level, weft_runtime **out) WEFT_MUST_USE;
-/* weft_link_spawn for a relay. */
+/* assembly_api.c: weft_link_spawn for a relay. */
 weft_err wefti_link_make(void *arg, weft_ctx *ctx, const char *url, weft_actor_id *out);
-/* Of the thread of a loop that runs already. */
+/* assembly_threads.c: of the thread of a loop that runs already. */
 void wefti_lower_priority(weft_runtime *rt, unsigned loop);
+
+/* assembly_util.c */
 /* A weft_lifeline_fn that expects nothing. */
 void wefti_ignore_fds(void *arg, const void *data, size_t len, int *fds, size_t nfds);
 /* Threads that copy in each worker: as asked, else this process's cores shared out. */

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,6 +154,29 @@ void wefti_mask_all(sigset_t *before)
   sigset_t all;
   (void)sigfillset(&all);
   (void)pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
+void wefti_block_ends(void)
+{
+  sigset_t ends;
+  (void)sigemptyset(&ends);
+  (void)sigaddset(&ends, SIGTERM);
+  (void)sigaddset(&ends, SIGINT);
+  (void)pthread_sigmask(SIG_BLOCK, &ends, NULL);
+}
+
+weft_err wefti_end_on_signals(weft_runtime *rt, weft_call_fn *fn, void *arg,
+                              weft_signal *signals[2], weft_why *why)
+{
+  static const int numbers[2] = { SIGTERM, SIGINT };
+  for (size_t i = 0; i < 2; i++) {
+    const weft_err err =
+        weft_signal_create(weft_runtime_loop(rt, 0), numbers[i], fn, arg, &signals[i]);
+    if (err != WEFT_OK) {
+      return weft_whyf(why, err, "cannot listen for signals: %s", weft_strerror(err));
+    }
+  }
+  return WEFT_OK;
 }
 
 /* ---- commits */

@@ -276,29 +276,6 @@ static void unmake(worker_process *w)
   weft_rundir_close(w->rundir);
 }
 
-void wefti_block_ends(void)
-{
-  sigset_t ends;
-  (void)sigemptyset(&ends);
-  (void)sigaddset(&ends, SIGTERM);
-  (void)sigaddset(&ends, SIGINT);
-  (void)pthread_sigmask(SIG_BLOCK, &ends, NULL);
-}
-
-weft_err wefti_end_on_signals(weft_runtime *rt, weft_call_fn *fn, void *arg,
-                              weft_signal *signals[2], weft_why *why)
-{
-  static const int numbers[2] = { SIGTERM, SIGINT };
-  for (size_t i = 0; i < 2; i++) {
-    const weft_err err =
-        weft_signal_create(weft_runtime_loop(rt, 0), numbers[i], fn, arg, &signals[i]);
-    if (err != WEFT_OK) {
-      return weft_whyf(why, err, "cannot listen for signals: %s", weft_strerror(err));
-    }
-  }
-  return WEFT_OK;
-}
-
 weft_err weft_worker_run(const weft_worker_opts *opts, weft_why *why)
 {
   if (opts->size != sizeof *opts || opts->world_size == 0 ||

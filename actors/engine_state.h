@@ -278,7 +278,7 @@ typedef struct engine {
   wefti_engine_args args; /* strings point to copies below */
   char engine_id[128], backend[32];
   char events_url[256], snapshot_url[256], control_url[256];
-  uint32_t world; /* ranks */
+  uint32_t world; /* ranks; a coordinator's: replicas */
   uint64_t boot_ms;
   weft_actor_id supervisor; /* learnt from its first message */
 

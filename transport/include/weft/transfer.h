@@ -2,8 +2,10 @@
  * host backend.  Not here: where the bytes go (weft/memory.h), sessions and versions.
  *
  * Every call is made on the worker's device thread and may block; nothing else of weft
- * may call it.  Order: open, init (again for each new trainer), then per update accept
- * and either receive or not, and abandon; close at the end. */
+ * may call it.  Order: open; for each new trainer check_init and then init, and release
+ * when it is let go; per update accept, then receive or not, and abandon; where digests
+ * come behind receive, advance while there is time, and settle or forget at the end of
+ * a session; close at the end. */
 #ifndef WEFT_TRANSFER_H
 #define WEFT_TRANSFER_H
 
