@@ -1,5 +1,6 @@
-/* assembly_members.h -- between the assembly_members*.c files: children, joined workers
- * and worker threads of one engine.  Loop 0 unless said otherwise. */
+/* assembly_members.h -- between assembly_members.c, assembly_joins.c, assembly_pins.c and
+ * assembly_threads.c: children, joined workers and worker threads of one engine.  Loop 0
+ * unless said otherwise.  Not for anybody else. */
 #ifndef WEFT_ACTORS_ASSEMBLY_MEMBERS_H
 #define WEFT_ACTORS_ASSEMBLY_MEMBERS_H
 
@@ -58,7 +59,7 @@ struct wefti_members {
   bool ending;
   wefti_child *children;
   weft_alarm *owing; /* until what is owed to the supervisor is told; PROCESSES only */
-  uint32_t alive, unreaped;
+  uint32_t alive;
   wefti_imports *imports; /* children's weights; NULL unless kind is PROCESSES */
   weft_join_server *door;
   wefti_joined *joined;         /* [world_size] when kind is JOIN */

@@ -121,7 +121,8 @@ void engine_start_begin(weft_ctx *ctx, engine *e, engine_call *call);
 void engine_start_round(weft_ctx *ctx, engine *e);
 void engine_update_begin(weft_ctx *ctx, engine *e, engine_call *call);
 void engine_finish_begin(weft_ctx *ctx, engine *e, engine_call *call);
-void engine_label_begin(weft_ctx *ctx, engine *e, engine_call *call);
+/* The operation under way failed: answer it, then abort the session. */
+void engine_op_failed(weft_ctx *ctx, engine *e, const engine_answer *a);
 /* Ends session or init.  by: the call that wanted it, answered when done; NULL = nobody.
  * The operation under way, if any, must have been answered before. */
 void engine_abort_begin(weft_ctx *ctx, engine *e, engine_call *by, const char *reason);
@@ -132,7 +133,6 @@ void engine_update_go(weft_ctx *ctx, engine *e);
 uint64_t engine_commit_reserve_ms(const engine_call *call); /* kept of a finish's time */
 /* Every rank has it: decide, or vote, as soon as no earlier life's grant runs. */
 void engine_installed(weft_ctx *ctx, engine *e);
-void engine_issue(weft_ctx *ctx, engine *e);
 /* Takes what is installed as the next change under this version.  From FINISHING or
  * PREPARED; nothing aborts any more. */
 void engine_commit_begin(weft_ctx *ctx, engine *e, const char *version, bool declared);
@@ -145,8 +145,7 @@ void engine_record_again(weft_ctx *ctx, engine *e);
 /* The deadline of a call whose record was issued: it is answered "unknown", its work goes
  * on. */
 void engine_op_due(weft_ctx *ctx, engine *e, engine_call *call);
-/* The operation under way failed: answer it, then abort the session. */
-void engine_op_failed(weft_ctx *ctx, engine *e, const engine_answer *a);
+void engine_label_begin(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
 
 /* ---- engine_round.c */
 void engine_round_begin(weft_ctx *ctx, engine *e, engine_phase phase, uint64_t timeout_ms,

@@ -53,21 +53,6 @@ static uint64_t earlier_grants_ms(weft_ctx *ctx, const engine *e)
   return e->joined_ever && now < over ? over - now : 0;
 }
 
-void engine_installed(weft_ctx *ctx, engine *e)
-{
-  if (!e->session.upstream) {
-    engine_issue(ctx, e);
-    return;
-  }
-  const uint64_t wait = earlier_grants_ms(ctx, e);
-  if (wait > 0) {
-    e->issue_timer =
-        weft_timer_start(ctx, wait, ENGINE_TAG(TIMER_ISSUE, e->session.epoch));
-  } else if (e->up.vote.state == VOTE_NONE && all_still_hold_it(ctx, e)) {
-    engine_vote_begin(ctx, e);
-  }
-}
-
 /* The change that this finish will make; its number is taken here and never again. */
 static void next_weights(weft_ctx *ctx, engine *e, engine_visible *next)
 {
@@ -126,8 +111,8 @@ static void record(weft_ctx *ctx, engine *e)
       0);
 }
 
-/* From here on nothing aborts. */
-void engine_issue(weft_ctx *ctx, engine *e)
+/* The last look: from engine_commit_begin on nothing aborts. */
+static void issue(weft_ctx *ctx, engine *e)
 {
   WEFT_ASSERT(e->session.state == WEFTI_FINISHING && e->call != NULL);
   if (e->change.pending) {
@@ -157,6 +142,21 @@ void engine_issue(weft_ctx *ctx, engine *e)
   const engine_call *call = e->call;
   engine_commit_begin(ctx, e, call->has_version ? call->version : e->visible.version,
                       call->has_version || e->visible.declared);
+}
+
+void engine_installed(weft_ctx *ctx, engine *e)
+{
+  if (!e->session.upstream) {
+    issue(ctx, e);
+    return;
+  }
+  const uint64_t wait = earlier_grants_ms(ctx, e);
+  if (wait > 0) {
+    e->issue_timer =
+        weft_timer_start(ctx, wait, ENGINE_TAG(TIMER_ISSUE, e->session.epoch));
+  } else if (e->up.vote.state == VOTE_NONE && all_still_hold_it(ctx, e)) {
+    engine_vote_begin(ctx, e);
+  }
 }
 
 void engine_commit_begin(weft_ctx *ctx, engine *e, const char *version, bool declared)
@@ -223,7 +223,7 @@ void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
   engine_admit_arrivals(ctx, e);
   if (e->session.state == WEFTI_FINISHING && e->round.phase == PHASE_NONE &&
       !e->session.upstream) {
-    engine_issue(ctx, e); /* a finish that found the label's record under way */
+    issue(ctx, e); /* a finish that found the label's record under way */
   }
   engine_wake_waiting(ctx, e);
 }

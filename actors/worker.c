@@ -297,7 +297,6 @@ static weft_err on_engine(weft_ctx *ctx, worker *w, const weft_msg *msg)
   (void)atomic_fetch_add_explicit(&w->args.device->heard, 1, memory_order_relaxed);
   if (!unpack(msg, &ask)) {
     /* A link passes on whatever its peer sends: not a reason to end. */
-    w->dropped++;
     worker_refuse(ctx, &ask, WEFT_E_UNSUPPORTED, "message type %u is not for a worker",
                   (unsigned)msg->type);
   } else if (msg->type == WEFT_MSG_W_ADOPT) {

@@ -95,7 +95,6 @@ typedef struct worker {
   worker_recall recall; /* while it is under way all but heartbeats waits */
   worker_fetch fetch;   /* likewise, but a session ends it */
   worker_said said;
-  uint64_t dropped; /* messages that are no worker's */
 } worker;
 
 /* ---- worker_answer.c.  All answer ask->back and echo ask's envelope. */

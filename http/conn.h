@@ -111,7 +111,7 @@ wefti_verdict wefti_chunk_run(wefti_chunk *ck, const char *data, size_t len,
 weft_err wefti_percent_decode(const char *in, size_t len, bool plus, char *out,
                               size_t cap, size_t *out_len) WEFT_MUST_USE;
 
-/* ---- route.c, auth.c */
+/* ---- route.c */
 typedef struct wefti_outcome {
   const weft_http_route *route; /* NULL: answer status by the server itself */
   int status;                   /* 404, 405, 401, 400 */
@@ -119,6 +119,8 @@ typedef struct wefti_outcome {
 } wefti_outcome;
 void wefti_route_find(const weft_http *server, const wefti_head *head,
                       wefti_outcome *out);
+
+/* ---- auth.c */
 typedef struct wefti_auth wefti_auth;
 weft_err wefti_auth_create(const char *token, wefti_auth **out) WEFT_MUST_USE;
 void wefti_auth_destroy(wefti_auth *auth); /* NULL is a no-op */
@@ -260,7 +262,6 @@ void wefti_answer_error(wefti_slot *slot, int status, const char *message,
                         const char *allow);
 /* Refuses what c sends: the answer with Connection: close, then no more input. */
 void wefti_refuse(wefti_conn *c, int status, const char *message);
-void wefti_date_refresh(weft_http *server);
 
 /* ---- body.c */
 /* c's request in head (of which slot was made) has a body: makes c->reading, or refuses.
@@ -271,8 +272,11 @@ void wefti_body_begin(wefti_conn *c, wefti_slot *slot, const wefti_head *head,
 wefti_verdict wefti_body_take(wefti_conn *c, const char *data, size_t len, size_t *used);
 void wefti_reading_free(wefti_reading *rd); /* NULL is a no-op */
 
-/* ---- input.c: parses what it can; returns bytes used. */
+/* ---- input.c */
+/* Parses what it can; returns bytes used. */
 size_t wefti_input(wefti_conn *c, char *data, size_t len);
+/* True when c may not be read or parsed for now. */
+bool wefti_conn_full(const wefti_conn *c);
 
 /* ---- conn.c */
 wefti_conn *wefti_conn_open(weft_http *server, int fd, bool refused);
@@ -281,8 +285,6 @@ void wefti_conn_kill(wefti_conn *c);
 void wefti_conn_settle(wefti_conn *c);
 bool wefti_conn_flush(wefti_conn *c);          /* false: c was killed */
 size_t wefti_conn_unsent(const wefti_conn *c); /* bytes */
-/* True when c may not be read or parsed for now. */
-bool wefti_conn_full(const wefti_conn *c);
 
 /* ---- server.c: every callback of the loop runs between these two. */
 void wefti_enter(weft_http *server);

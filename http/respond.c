@@ -51,7 +51,7 @@ const char *weft_http_phrase(int status)
   return status >= 500 ? "Server Error" : status >= 400 ? "Client Error" : "Unknown";
 }
 
-void wefti_date_refresh(weft_http *server)
+static void date_refresh(weft_http *server)
 {
   static const char days[7][4] = { "Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat" };
   static const char months[12][4] = { "Jan", "Feb", "Mar", "Apr", "May", "Jun",
@@ -132,7 +132,7 @@ weft_err wefti_reply_start(wefti_slot *slot, int status, size_t more, wefti_byte
   put_text(b, " ");
   put_text(b, weft_http_phrase(status));
   put_text(b, "\r\n");
-  wefti_date_refresh(c->server);
+  date_refresh(c->server);
   put(b, c->server->date, c->server->date_len);
   if (!slot->keep) {
     put_text(b, "Connection: close\r\n");

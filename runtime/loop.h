@@ -30,7 +30,6 @@ void wefti_loop_destroy(weft_loop *loop); /* NULL is a no-op */
 void wefti_loop_run(weft_loop *loop);
 /* Any thread: makes the loop look at the end signal. */
 void wefti_loop_wake(weft_loop *loop);
-wefti_sched *wefti_loop_sched(weft_loop *loop);
 void wefti_loop_set_state(weft_loop *loop, wefti_loop_state state);
 wefti_loop_state wefti_loop_get_state(const weft_loop *loop);
 /* Is the calling thread the one that runs it? */

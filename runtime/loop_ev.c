@@ -152,11 +152,6 @@ void wefti_loop_destroy(weft_loop *loop)
   free(loop);
 }
 
-wefti_sched *wefti_loop_sched(weft_loop *loop)
-{
-  return loop->sched;
-}
-
 void wefti_loop_set_state(weft_loop *loop, wefti_loop_state state)
 {
   atomic_store_explicit(&loop->state, (int)state, memory_order_release);

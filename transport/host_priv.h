@@ -92,8 +92,4 @@ weft_err wefti_host_tcp_receive(wefti_host_job *job, weft_why *why) WEFT_MUST_US
 bool wefti_cancelled(const atomic_bool *cancel);
 uint64_t wefti_now_ms(void); /* CLOCK_MONOTONIC */
 
-/* "host:port" or "[v6]:port" cut in two.  Errors: INVAL. */
-weft_err wefti_address_split(const char *address, char *host, size_t host_cap, char *port,
-                             size_t port_cap, weft_why *why) WEFT_MUST_USE;
-
 #endif /* WEFT_TRANSPORT_HOST_PRIV_H */

@@ -18,8 +18,9 @@
 
 enum { HOST_CAP = 256, PORT_CAP = 6, TOKEN_MAX = 1024, FIRST_BYTES = 4096 };
 
-weft_err wefti_address_split(const char *address, char *host, size_t host_cap, char *port,
-                             size_t port_cap, weft_why *why)
+/* "host:port" or "[v6]:port" cut in two.  Errors: INVAL. */
+static weft_err address_split(const char *address, char *host, size_t host_cap,
+                              char *port, size_t port_cap, weft_why *why)
 {
   const char *colon = address == NULL ? NULL : strrchr(address, ':');
   const char *from = address;
@@ -88,7 +89,7 @@ weft_err wefti_host_tcp_accept(const wefti_host *h, wefti_host_plan *plan,
   plan->label = weft_json_str(weft_json_get(source, "address"));
   plan->token = weft_json_str(weft_json_get(source, "token"));
   const weft_err err =
-      wefti_address_split(plan->label, host, sizeof host, port, sizeof port, why);
+      address_split(plan->label, host, sizeof host, port, sizeof port, why);
   if (err != WEFT_OK) {
     return err;
   }
@@ -239,8 +240,7 @@ static weft_err connect_to(stream *s, weft_why *why)
   const wefti_host_plan *plan = s->job->plan;
   char host[HOST_CAP];
   char port[PORT_CAP];
-  weft_err err =
-      wefti_address_split(plan->label, host, sizeof host, port, sizeof port, why);
+  weft_err err = address_split(plan->label, host, sizeof host, port, sizeof port, why);
   if (err != WEFT_OK) {
     return err;
   }

@@ -115,7 +115,8 @@ static weft_journal_record *of_both(const weft_journal *j, bool newer)
   return (a->sequence > b->sequence) == newer ? a : b;
 }
 
-bool wefti_journal_is_durable(const weft_journal_record *record)
+/* A commit, a vote, the end of a vote: on the disk before anybody is told. */
+static bool is_durable(const weft_journal_record *record)
 {
   const bool of_vote = record->kind == WEFT_JOURNAL_VOTE ||
                        (record->kind == WEFT_JOURNAL_ABORTED && record->fleet_boot != 0);
@@ -334,7 +335,7 @@ static weft_err write_here(weft_journal *j, const weft_journal_record *record,
     return err;
   }
   wefti_journal_name(j->number, name);
-  const bool sync = wefti_journal_is_durable(record);
+  const bool sync = is_durable(record);
   if (!write_all(j, j->fd, bytes, len)) {
     err = wefti_journal_sys(j, why, "write", name);
   } else if (sync && j->ops.sync(j->ops.arg, j->fd) != 0) {

@@ -23,9 +23,6 @@ enum {
 };
 void wefti_journal_header(const weft_journal_segment *segment,
                           uint8_t out[WEFTI_JOURNAL_HEADER]);
-/* false: it is none. */
-bool wefti_journal_header_read(const uint8_t *data, size_t len,
-                               weft_journal_segment *out);
 /* Appends the bytes of record to *out (realloc'ed, *len bytes).  Errors: LIMIT, INVAL,
  * NOMEM; *out and *len stay as they were. */
 weft_err wefti_journal_encode(const weft_journal_record *record, size_t synced,
@@ -70,15 +67,13 @@ struct weft_journal {
   void *note_arg;
 };
 
-/* journal_file.c */
+/* ---- journal_file.c */
 void wefti_journal_system_ops(weft_journal_ops *ops);
 /* errno as an error: "cannot <what> <path>/<name>: …". */
 weft_err wefti_journal_sys(const weft_journal *j, weft_why *why, const char *what,
                            const char *name);
 void wefti_journal_name(uint64_t number, char out[32]);
 bool wefti_journal_is_commit(const weft_journal_record *record);
-/* A commit, a vote, the end of a vote: on the disk before anybody is told. */
-bool wefti_journal_is_durable(const weft_journal_record *record);
 /* Follows which vote is open; takes note of a copy.  Errors: NOMEM. */
 weft_err wefti_journal_vote(weft_journal *j, const weft_journal_record *record)
     WEFT_MUST_USE;
@@ -93,7 +88,7 @@ void wefti_journal_say(const weft_journal *j, const char *fmt, ...) WEFT_PRINTF(
 weft_err wefti_journal_begin(weft_journal *j, const weft_journal_record *first,
                              weft_why *why) WEFT_MUST_USE;
 
-/* journal_recover.c: reads all segments into j.  Errors as of weft_journal_open. */
+/* ---- journal_recover.c: reads all segments into j.  Errors as of weft_journal_open. */
 weft_err wefti_journal_recover(weft_journal *j, const weft_journal_opts *opts,
                                weft_why *why) WEFT_MUST_USE;
 

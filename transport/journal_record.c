@@ -41,7 +41,8 @@ void wefti_journal_header(const weft_journal_segment *segment,
   put(out + 32, checksum(out, 32), 8);
 }
 
-bool wefti_journal_header_read(const uint8_t *data, size_t len, weft_journal_segment *out)
+/* false: it is none. */
+static bool header_read(const uint8_t *data, size_t len, weft_journal_segment *out)
 {
   if (len < WEFTI_JOURNAL_HEADER || memcmp(data, magic, sizeof magic) != 0 ||
       get(data + 32, 8) != checksum(data, 32)) {
@@ -317,7 +318,7 @@ weft_err weft_journal_read(const void *data, size_t len,
                            weft_why *why)
 {
   weft_journal_segment segment = { 0 };
-  if (!wefti_journal_header_read(data, len, &segment)) {
+  if (!header_read(data, len, &segment)) {
     const bool was_there =
         reader->must > 0 || (len > 0 && proof_behind(data, len, 0) > 0);
     return was_there

@@ -65,7 +65,7 @@ static weft_err need(wefti_pvm *m, size_t n)
   return wefti_pvm_above(m) < n ? wefti_pvm_bad(m, "too little on the stack") : WEFT_OK;
 }
 
-weft_err wefti_pvm_push(wefti_pvm *m, wefti_pref ref)
+static weft_err push(wefti_pvm *m, wefti_pref ref)
 {
   const weft_err err = wefti_pvm_grow(m, &m->stack, sizeof(wefti_pref), m->limits->stack,
                                       "values on the stack");
@@ -88,7 +88,7 @@ weft_err wefti_pvm_push_node(wefti_pvm *m, wefti_pnode n)
     return err;
   }
   *node(m, (wefti_pref)m->nodes.count) = n;
-  return wefti_pvm_push(m, (wefti_pref)m->nodes.count++);
+  return push(m, (wefti_pref)m->nodes.count++);
 }
 
 weft_err wefti_pvm_push_int(wefti_pvm *m, wefti_pkind kind, int64_t v)
@@ -138,7 +138,7 @@ weft_err wefti_pvm_make_tuple(wefti_pvm *m, size_t n)
     err = link_cell(m, tuple, wefti_pvm_stack(m)[base + i]);
   }
   m->stack.count = base;
-  return err == WEFT_OK ? wefti_pvm_push(m, tuple) : err;
+  return err == WEFT_OK ? push(m, tuple) : err;
 }
 
 weft_err wefti_pvm_tuple(wefti_pvm *m, size_t n)
@@ -344,6 +344,6 @@ weft_err wefti_pvm_put(wefti_pvm *m, uint64_t slot)
 
 weft_err wefti_pvm_get(wefti_pvm *m, uint64_t slot)
 {
-  return slot < m->memo.count ? wefti_pvm_push(m, ((wefti_pref *)m->memo.items)[slot])
+  return slot < m->memo.count ? push(m, ((wefti_pref *)m->memo.items)[slot])
                               : wefti_pvm_bad(m, "empty memo slot");
 }

@@ -30,7 +30,6 @@ typedef struct wefti_pvm {
 weft_err wefti_pvm_grow(wefti_pvm *m, wefti_pgrow *g, size_t item, size_t limit,
                         const char *what);
 weft_err wefti_pvm_bad(wefti_pvm *m, const char *what);
-weft_err wefti_pvm_push(wefti_pvm *m, wefti_pref ref);
 weft_err wefti_pvm_push_node(wefti_pvm *m, wefti_pnode n);
 weft_err wefti_pvm_push_int(wefti_pvm *m, wefti_pkind kind, int64_t v);
 weft_err wefti_pvm_make_tuple(wefti_pvm *m, size_t n); /* n are there */

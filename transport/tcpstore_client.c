@@ -13,7 +13,8 @@ enum { READ_AT_ONCE = 16 << 10 };
 
 /* ---- reporting */
 
-bool wefti_client_report(weft_tcpstore *s, const weft_tcpstore_answer *answer)
+/* Reports to fn.  false: s is gone. */
+static bool report(weft_tcpstore *s, const weft_tcpstore_answer *answer)
 {
   weft_tcpstore_fn *fn = s->fn;
   weft_alarm_stop(s->deadline);
@@ -54,7 +55,7 @@ bool wefti_client_fail(weft_tcpstore *s, weft_err err, const char *text)
 {
   weft_why why;
   end_because(s, err, text, &why);
-  return wefti_client_report(s, &(weft_tcpstore_answer){ .err = err, .text = why.text });
+  return report(s, &(weft_tcpstore_answer){ .err = err, .text = why.text });
 }
 
 /* ---- the connection */
@@ -110,7 +111,7 @@ static bool became_ready(weft_tcpstore *s, int64_t members)
 {
   weft_alarm_stop(s->step);
   s->state = WEFTI_CL_READY;
-  return wefti_client_report(s, &(weft_tcpstore_answer){ .text = "", .number = members });
+  return report(s, &(weft_tcpstore_answer){ .text = "", .number = members });
 }
 
 /* Connected, and it speaks TCPStore. */
@@ -138,7 +139,7 @@ static bool on_news(weft_tcpstore *s, wefti_talk_news news,
   if (s->state == WEFTI_CL_JOINING) {
     return became_ready(s, answer->number);
   }
-  return wefti_client_report(s, answer);
+  return report(s, answer);
 }
 
 /* false: s is gone or its connection is. */
@@ -204,7 +205,7 @@ void wefti_client_on_io(void *arg, int fd, unsigned events)
   watch(s);
   if (s->talk.out.len == 0 && s->state == WEFTI_CL_READY &&
       wefti_talk_flushed(&s->talk)) {
-    (void)wefti_client_report(s, &(weft_tcpstore_answer){ .text = "" });
+    (void)report(s, &(weft_tcpstore_answer){ .text = "" });
   }
 }
 
@@ -220,8 +221,7 @@ static void on_deadline(void *arg)
     s->fn = fn;
     (void)weft_whyf(&why, WEFT_E_TIMEOUT, "%s: no answer within %" PRIu64 " ms", s->where,
                     s->timeout_ms);
-    (void)wefti_client_report(
-        s, &(weft_tcpstore_answer){ .err = WEFT_E_TIMEOUT, .text = why.text });
+    (void)report(s, &(weft_tcpstore_answer){ .err = WEFT_E_TIMEOUT, .text = why.text });
     return;
   }
   char text[288];

@@ -59,8 +59,6 @@ void wefti_client_attempt(weft_tcpstore *s);
 /* Drops the attempt's connection, and tries again: the next address, or after a pause. */
 void wefti_client_retry(weft_tcpstore *s, const char *why);
 void wefti_client_disconnect(weft_tcpstore *s);
-/* Reports to fn.  false: s is gone. */
-bool wefti_client_report(weft_tcpstore *s, const weft_tcpstore_answer *answer);
 /* Ends the connection for good and reports err.  false: s is gone. */
 bool wefti_client_fail(weft_tcpstore *s, weft_err err, const char *text);
 /* On the connected socket. */
