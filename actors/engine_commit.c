@@ -291,15 +291,21 @@ void engine_op_due(weft_ctx *ctx, engine *e, engine_call *call)
 {
   call->due_timer = 0;
   if (call == e->call && e->session.state == WEFTI_FINISHING) {
-    /* The record of a label before it has not become durable. */
+    /* The record of a label before it, or its vote, has not become durable. */
     engine_answer late = { .err = WEFT_E_TIMEOUT,
                            .outcome = WEFT_OUTCOME_NOT_COMMITTED,
                            .phase = engine_phase_name(PHASE_FINISH) };
-    (void)snprintf(
-        late.message, sizeof late.message,
-        "%s failed: its deadline came before its record could be issued; %s, the "
-        "session is over",
-        engine_call_name(call->kind), engine_unchanged(e));
+    if (call->ask.type != 0) { /* a coordinator says the rest */
+      (void)snprintf(late.message, sizeof late.message,
+                     "its vote could not be made durable in time: see to its state "
+                     "directory");
+    } else {
+      (void)snprintf(
+          late.message, sizeof late.message,
+          "%s failed: its deadline came before its record could be issued; %s, the "
+          "session is over",
+          engine_call_name(call->kind), engine_unchanged(e));
+    }
     engine_op_failed(ctx, e, &late);
     return;
   }

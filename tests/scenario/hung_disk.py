@@ -3,6 +3,7 @@ what may not be written is named."""
 import os
 import pathlib
 
+from weft_fleet import Fleet
 from weft_scenario import (SANITIZED, Background, Daemon, check, folder, holds, main, model, same, skip, until,
                            write_safetensors)
 
@@ -68,6 +69,22 @@ def test_sigterm_does_not_wait_for_it():
             check(kept in (["b", "a"], ["a"]), f"the record is there or not: {kept}")
             w.push(disk.a, "c")
             same(w.status()["sequence"], 3, "the number is not used again")
+
+
+def test_votes_that_do_not_become_durable():
+    with folder() as d:
+        disk = HungDisk(d)
+        with Fleet(d, env=disk.env) as f:
+            f.push("a")
+            f.coordinator.ok("/start_weight_update")
+            f.coordinator.ok("/update_weights", f.coordinator.file_source(disk.b))
+            disk.file.touch()
+            r = f.coordinator.post("/finish_weight_update?timeout_s=3", {"weight_version": "b"})
+            same((r.status, r.json["error"]["outcome"]), (500, "not_committed"), f"{r}")
+            check(b"replica 0: its vote could not be made durable in time" in r.body, f"says what hangs, and whose: {r}")
+            same([w.version() for w in f.all()], ["a"] * 3, "versions")
+            disk.file.unlink()
+            f.push_again("b")
 
 
 if __name__ == "__main__":
