@@ -13,6 +13,7 @@ typedef struct block {
 
 typedef struct apply_job {
   wefti_nccl_state *st;
+  const wefti_nccl_plan *plan;
   wefti_wait *wait;
   wefti_order order;
   /* the tensor under way */
@@ -112,8 +113,9 @@ static weft_err blocks(apply_job *j, weft_why *why)
   return err;
 }
 
-static void take_up(apply_job *j, const wefti_nccl_plan *plan, size_t i)
+static void take_up(apply_job *j, size_t i)
 {
+  const wefti_nccl_plan *plan = j->plan;
   j->tensor = &plan->pub.tensors[i];
   j->patch = &plan->patches[i];
   j->next = 0;
@@ -132,11 +134,12 @@ static weft_err order(apply_job *j, weft_why *why)
 }
 
 /* Before anything is written over, every patch is looked at: no index is wrong then. */
-static weft_err look_at_all(apply_job *j, const wefti_nccl_plan *plan, weft_why *why)
+static weft_err look_at_all(apply_job *j, weft_why *why)
 {
+  const wefti_nccl_plan *plan = j->plan;
   weft_err err = WEFT_OK;
   for (size_t i = 0; i < plan->pub.count && err == WEFT_OK; i++) {
-    take_up(j, plan, i);
+    take_up(j, i);
     err = order(j, why);
   }
   if (err == WEFT_OK) {
@@ -158,6 +161,23 @@ static weft_err one_tensor(apply_job *j, weft_digest *digest, weft_why *why)
   return err;
 }
 
+/* Copies come first: of tied tensors one is patched where the others are read from. */
+static weft_err apply_some(apply_job *j, void *const *dst, weft_digest *digests,
+                           bool copies, weft_why *why)
+{
+  const wefti_nccl_plan *plan = j->plan;
+  weft_err err = WEFT_OK;
+  for (size_t i = 0; i < plan->pub.count && err == WEFT_OK; i++) {
+    take_up(j, i);
+    j->base = j->tensor->patched ? plan->pub.base[i] : NULL;
+    j->dst = dst[i];
+    if ((j->base != NULL && j->base != j->dst) == copies) {
+      err = one_tensor(j, &digests[i], why);
+    }
+  }
+  return err;
+}
+
 /* Until all has gone back. */
 static weft_err settle(apply_job *j, weft_why *why)
 {
@@ -172,14 +192,10 @@ weft_err wefti_sparse_apply(wefti_nccl_state *st, const wefti_nccl_plan *plan,
                             void *const *dst, weft_digest *digests, wefti_wait *w,
                             weft_why *why)
 {
-  apply_job j = { .st = st, .wait = w };
-  weft_err err = plan->pub.on_write != NULL ? look_at_all(&j, plan, why) : WEFT_OK;
-  for (size_t i = 0; i < plan->pub.count && err == WEFT_OK; i++) {
-    take_up(&j, plan, i);
-    j.base = j.tensor->patched ? plan->pub.base[i] : NULL;
-    j.dst = dst[i];
-    err = one_tensor(&j, &digests[i], why);
-  }
+  apply_job j = { .st = st, .plan = plan, .wait = w };
+  weft_err err = plan->pub.on_write != NULL ? look_at_all(&j, why) : WEFT_OK;
+  err = err == WEFT_OK ? apply_some(&j, dst, digests, true, why) : err;
+  err = err == WEFT_OK ? apply_some(&j, dst, digests, false, why) : err;
   if (err == WEFT_OK) {
     err = settle(&j, why);
   }

@@ -258,6 +258,34 @@ def test_patches():
         t.close()
 
 
+def test_patches_of_tied_tensors():
+    """Each is of what was live: one that says less than the other is not the same."""
+    both = ("U8", [9], noise("tied", 9))
+    now = {"a": both, "b": both}
+    with folder() as d:
+        (d / "m.json").write_text(json.dumps({"names": ["a", "b"], "dtype_names": ["uint8"] * 2, "shapes": [[9]] * 2,
+                                              "tied": [["a", "b"]]}))
+        with sparse_update.daemon(*INPLACE, "--manifest", d / "m.json") as w:
+            t = sparse_update.trainer(w)
+            sparse_update.push(w, t, now, "one")
+            more, less = ("U8", [9], [1, 2], b"xy"), ("U8", [9], [1], b"x")
+            for p, words in (({"a": more, "b": less}, "different bytes"), ({"a": more, "b": more}, None)):
+                sparse_update.start(t)
+                fine(t.patch(p))
+                r = w.post("/finish_weight_update", {"weight_version": "two"})
+                if words:
+                    check(r.status == 409 and words in r.body.decode(), f"a finish of {p}: {r}")
+                    w.ok("/abort_weight_update")
+                    settled(w)
+                    t.close()
+                    t = sparse_update.trainer(w)
+                    sparse_update.push(w, t, now, "one")
+                else:
+                    same(r.status, 200, r)
+                    check(holds(w, nccl_trainer.patched(now, p)), "both are patched")
+            t.close()
+
+
 def ipc(*args, **kw):
     return ipc_update.daemon(*INPLACE, *args, **kw)
 
