@@ -2,6 +2,7 @@
 
 #include "clerk.h"
 #include "engine_core.h"
+#include "ports.h"
 #include "publisher.h"
 #include "relay.h"
 
@@ -287,12 +288,7 @@ static weft_err open_control(weft_engine *e, weft_actor_id to, weft_why *why)
 {
   char url[WEFTI_URL_MAX];
   memcpy(url, e->control_url, sizeof url);
-  const weft_port_opts opts = { .size = sizeof opts,
-                                .url = url,
-                                .to = to,
-                                .roles = UINT64_C(1) << WEFT_ROLE_ENGINE,
-                                .contexts = WEFTI_CONTROL_CONTEXTS,
-                                .gone_type = WEFT_MSG_CLIENT_GONE };
+  const weft_port_opts opts = wefti_control_port(url, to);
   weft_actor_id port;
   return weft_port_spawn_on(e->rt, 0, &opts, e->control_url, sizeof e->control_url, &port,
                             why);

@@ -3,6 +3,7 @@
 #include "assembly.h"
 #include "device.h"
 #include "lend.h"
+#include "ports.h"
 #include "weft/device_table.h"
 #include "weft/serve.h"
 
@@ -88,11 +89,7 @@ static weft_err choose_listen(worker_process *w, const weft_worker_opts *o, char
 
 static weft_err open_port(worker_process *w, weft_why *why)
 {
-  const weft_port_opts port = { .size = sizeof port,
-                                .url = w->listen,
-                                .to = w->worker,
-                                .roles = UINT64_C(1) << WEFT_ROLE_WORKER,
-                                .contexts = WEFTI_WORKER_CONTEXTS };
+  const weft_port_opts port = wefti_worker_port(w->listen, w->worker);
   w->ports++;
   return weft_port_spawn_on(w->rt, 0, &port, w->url, sizeof w->url, &w->port, why);
 }

@@ -2,6 +2,7 @@
 
 #include "assembly.h"
 #include "patience.h"
+#include "ports.h"
 #include "weft/join.h"
 #include "weft/link.h"
 
@@ -58,11 +59,7 @@ static weft_err open_port(wefti_attend *a, const char *join_url, weft_why *why)
   if (err != WEFT_OK) {
     return err;
   }
-  const weft_port_opts opts = { .size = sizeof opts,
-                                .url = listen,
-                                .to = a->opts.engine,
-                                .roles = UINT64_C(1) << WEFT_ROLE_WORKER,
-                                .contexts = WEFTI_WORKER_CONTEXTS };
+  const weft_port_opts opts = wefti_worker_port(listen, a->opts.engine);
   weft_actor_id port = 0;
   a->ports++;
   err = weft_port_spawn_on(a->opts.rt, 0, &opts, a->url, sizeof a->url, &port, why);

@@ -78,6 +78,8 @@ void engine_jw_draft(weft_json_writer *w, const engine *e); /* of the status */
 void engine_rearm(weft_ctx *ctx, engine *e);
 
 /* ---- engine_call.c */
+/* CALL_KINDS: msg is no call. */
+engine_call_kind engine_call_kind_of(const weft_msg *msg);
 /* A call made from a client message; NULL after having answered (bad, repeat, no memory).
  */
 engine_call *engine_call_open(weft_ctx *ctx, engine *e, const weft_msg *msg);

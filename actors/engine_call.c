@@ -172,16 +172,50 @@ void engine_answer_err(weft_ctx *ctx, engine *e, engine_call *call, weft_err err
 
 /* ---- from message to call */
 
-typedef struct call_head {
+typedef struct call_head { /* WEFT_CALL */
   uint64_t caller;
   uint32_t timeout_ms;
   weft_str idem_key;
   uint64_t body_hash;
   weft_str session;
 } call_head;
+
+static call_head head_of(engine_call_kind kind, const weft_msg *msg)
+{
 #define HEAD(m)                                                                          \
   ((call_head){ (m)->caller, (m)->timeout_ms, (m)->idem_key, (m)->body_hash,             \
                 (m)->session })
+  switch (kind) {
+  case CALL_INIT:
+    return HEAD((const weft_client_init *)msg);
+  case CALL_SHUTDOWN:
+    return HEAD((const weft_client_shutdown *)msg);
+  case CALL_START:
+  case CALL_START_DRAFT:
+    return HEAD((const weft_client_start *)msg);
+  case CALL_UPDATE:
+    return HEAD((const weft_client_update *)msg);
+  case CALL_FINISH:
+    return HEAD((const weft_client_finish *)msg);
+  case CALL_LABEL:
+    return HEAD((const weft_client_label *)msg);
+  case CALL_ABORT:
+    return HEAD((const weft_client_abort *)msg);
+  case CALL_PAUSE:
+    return HEAD((const weft_client_pause *)msg);
+  case CALL_CHECK:
+    return HEAD((const weft_client_check *)msg);
+  case CALL_CACHE:
+    return HEAD((const weft_client_cache *)msg);
+  case CALL_RESOLVE:
+    return HEAD((const weft_client_resolve *)msg);
+  case CALL_QUERY:
+  case CALL_KINDS:
+    break;
+  }
+#undef HEAD
+  return (call_head){ 0 };
+}
 
 static char *copy_text(weft_ctx *ctx, weft_str s, bool *failed)
 {
@@ -196,77 +230,118 @@ static char *copy_text(weft_ctx *ctx, weft_str s, bool *failed)
   return copy;
 }
 
+engine_call_kind engine_call_kind_of(const weft_msg *msg)
+{
+  switch (msg->type) {
+  case WEFT_MSG_CLIENT_INIT:
+    return CALL_INIT;
+  case WEFT_MSG_CLIENT_SHUTDOWN:
+    return CALL_SHUTDOWN;
+  case WEFT_MSG_CLIENT_START:
+    return ((const weft_client_start *)msg)->draft != 0 ? CALL_START_DRAFT : CALL_START;
+  case WEFT_MSG_CLIENT_UPDATE:
+    return CALL_UPDATE;
+  case WEFT_MSG_CLIENT_FINISH:
+    return CALL_FINISH;
+  case WEFT_MSG_CLIENT_LABEL:
+    return CALL_LABEL;
+  case WEFT_MSG_CLIENT_ABORT:
+    return CALL_ABORT;
+  case WEFT_MSG_CLIENT_PAUSE:
+    return CALL_PAUSE;
+  case WEFT_MSG_CLIENT_CHECK:
+    return CALL_CHECK;
+  case WEFT_MSG_CLIENT_CACHE:
+    return CALL_CACHE;
+  case WEFT_MSG_CLIENT_RESOLVE:
+    return CALL_RESOLVE;
+  default:
+    return CALL_KINDS;
+  }
+}
+
+static void take_finish(weft_ctx *ctx, engine_call *c, const weft_client_finish *m,
+                        bool *failed)
+{
+  weft_digest digest = { 0, 0 };
+  c->strict = m->strict != 0;
+  c->has_digest = m->digest.len > 0;
+  c->bad_digest = c->has_digest && !weft_digest_parse(m->digest.p, &digest);
+  c->digest_hi = digest.hi;
+  c->digest_lo = digest.lo;
+  c->has_version = m->has_version != 0;
+  c->has_expected = m->has_expected != 0;
+  c->version = copy_text(ctx, m->version, failed);
+  c->expected = copy_text(ctx, m->expected, failed);
+}
+
+static void take_label(weft_ctx *ctx, engine_call *c, const weft_client_label *m,
+                       bool *failed)
+{
+  c->has_version = true;
+  c->has_expected = m->has_expected != 0;
+  c->version = copy_text(ctx, m->version, failed);
+  c->expected = copy_text(ctx, m->expected, failed);
+}
+
+static void take_start(engine_call *c, const weft_client_start *m)
+{
+  c->draft = m->draft != 0;
+  c->restores = m->restores != 0;
+}
+
+static void take_pause(weft_ctx *ctx, engine_call *c, const weft_client_pause *m,
+                       bool *failed)
+{
+  c->action = m->action;
+  c->clear_cache = m->clear_cache != 0;
+  c->reason = copy_text(ctx, m->mode, failed);
+}
+
 /* Fills what is particular to the kind.  false = out of memory. */
-static bool take_fields(weft_ctx *ctx, engine_call *c, const weft_msg *msg,
-                        call_head *head)
+static bool take_fields(weft_ctx *ctx, engine_call *c, const weft_msg *msg)
 {
   bool failed = false;
-  if (msg->type == WEFT_MSG_CLIENT_INIT || msg->type == WEFT_MSG_CLIENT_UPDATE) {
-    const weft_client_init *m = (const weft_client_init *)msg; /* same fields as update */
-    c->kind = msg->type == WEFT_MSG_CLIENT_INIT ? CALL_INIT : CALL_UPDATE;
-    *head = HEAD(m);
-    c->info = weft_buf_ref(m->info);
-  } else if (msg->type == WEFT_MSG_CLIENT_SHUTDOWN) {
-    c->kind = CALL_SHUTDOWN;
-    *head = HEAD((const weft_client_shutdown *)msg);
+  switch (c->kind) {
+  case CALL_INIT:
+    c->info = weft_buf_ref(((const weft_client_init *)msg)->info);
+    break;
+  case CALL_SHUTDOWN:
     c->info = weft_buf_create("null", 4);
     failed = c->info == NULL;
-  } else if (msg->type == WEFT_MSG_CLIENT_START) {
-    const weft_client_start *m = (const weft_client_start *)msg;
-    c->kind = m->draft != 0 ? CALL_START_DRAFT : CALL_START;
-    *head = HEAD(m);
-    c->draft = m->draft != 0;
-    c->restores = m->restores != 0;
-  } else if (msg->type == WEFT_MSG_CLIENT_FINISH) {
-    const weft_client_finish *m = (const weft_client_finish *)msg;
-    c->kind = CALL_FINISH;
-    *head = HEAD(m);
-    c->strict = m->strict != 0;
-    c->has_digest = m->digest.len > 0;
-    weft_digest digest = { 0, 0 };
-    c->bad_digest = c->has_digest && !weft_digest_parse(m->digest.p, &digest);
-    c->digest_hi = digest.hi;
-    c->digest_lo = digest.lo;
-    c->has_version = m->has_version != 0;
-    c->has_expected = m->has_expected != 0;
-    c->version = copy_text(ctx, m->version, &failed);
-    c->expected = copy_text(ctx, m->expected, &failed);
-  } else if (msg->type == WEFT_MSG_CLIENT_LABEL) {
-    const weft_client_label *m = (const weft_client_label *)msg;
-    c->kind = CALL_LABEL;
-    *head = HEAD(m);
-    c->has_version = true;
-    c->has_expected = m->has_expected != 0;
-    c->version = copy_text(ctx, m->version, &failed);
-    c->expected = copy_text(ctx, m->expected, &failed);
-  } else if (msg->type == WEFT_MSG_CLIENT_ABORT) {
-    const weft_client_abort *m = (const weft_client_abort *)msg;
-    c->kind = CALL_ABORT;
-    *head = HEAD(m);
-    c->reason = copy_text(ctx, m->reason, &failed);
-  } else if (msg->type == WEFT_MSG_CLIENT_PAUSE) {
-    const weft_client_pause *m = (const weft_client_pause *)msg;
-    c->kind = CALL_PAUSE;
-    *head = HEAD(m);
-    c->action = m->action;
-    c->clear_cache = m->clear_cache != 0;
-    c->reason = copy_text(ctx, m->mode, &failed);
-  } else if (msg->type == WEFT_MSG_CLIENT_CHECK) {
-    const weft_client_check *m = (const weft_client_check *)msg;
-    c->kind = CALL_CHECK;
-    *head = HEAD(m);
-    c->action = m->action;
-    c->info = weft_buf_ref(m->baseline);
-  } else if (msg->type == WEFT_MSG_CLIENT_RESOLVE) {
-    const weft_client_resolve *m = (const weft_client_resolve *)msg;
-    c->kind = CALL_RESOLVE;
-    *head = HEAD(m);
-    c->commit = m->commit != 0;
-  } else {
-    const weft_client_cache *m = (const weft_client_cache *)msg;
-    c->kind = CALL_CACHE;
-    *head = HEAD(m);
-    c->reason = copy_text(ctx, m->which, &failed);
+    break;
+  case CALL_START:
+  case CALL_START_DRAFT:
+    take_start(c, (const weft_client_start *)msg);
+    break;
+  case CALL_UPDATE:
+    c->info = weft_buf_ref(((const weft_client_update *)msg)->info);
+    break;
+  case CALL_FINISH:
+    take_finish(ctx, c, (const weft_client_finish *)msg, &failed);
+    break;
+  case CALL_LABEL:
+    take_label(ctx, c, (const weft_client_label *)msg, &failed);
+    break;
+  case CALL_ABORT:
+    c->reason = copy_text(ctx, ((const weft_client_abort *)msg)->reason, &failed);
+    break;
+  case CALL_PAUSE:
+    take_pause(ctx, c, (const weft_client_pause *)msg, &failed);
+    break;
+  case CALL_CHECK:
+    c->action = ((const weft_client_check *)msg)->action;
+    c->info = weft_buf_ref(((const weft_client_check *)msg)->baseline);
+    break;
+  case CALL_CACHE:
+    c->reason = copy_text(ctx, ((const weft_client_cache *)msg)->which, &failed);
+    break;
+  case CALL_RESOLVE:
+    c->commit = ((const weft_client_resolve *)msg)->commit != 0;
+    break;
+  case CALL_QUERY: /* never a call of its own */
+  case CALL_KINDS:
+    break;
   }
   return !failed;
 }
@@ -342,14 +417,17 @@ static weft_str version_of(const weft_msg *msg)
 engine_call *engine_call_open(weft_ctx *ctx, engine *e, const weft_msg *msg)
 {
   engine_call *call = weft_alloc(ctx, sizeof *call);
-  call_head head = { 0 };
+  const engine_call_kind kind = engine_call_kind_of(msg);
+  const call_head head = head_of(kind, msg);
   e->calls_seen++;
-  if (call == NULL || !take_fields(ctx, call, msg, &head)) {
+  if (call != NULL) {
+    call->kind = kind;
+  }
+  if (call == NULL || !take_fields(ctx, call, msg)) {
     engine_answer a = { .err = WEFT_E_NOMEM };
     (void)snprintf(a.message, sizeof a.message,
                    "engine: out of memory for a call; try again");
-    engine_reply_to(ctx, e, weft_return_of(msg), call == NULL ? CALL_ABORT : call->kind,
-                    weft_now_ms(ctx), &a);
+    engine_reply_to(ctx, e, weft_return_of(msg), kind, weft_now_ms(ctx), &a);
     engine_call_free(ctx, e, call);
     return NULL;
   }

@@ -183,27 +183,21 @@ static void on_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
 
 static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
 {
-  switch (msg->type) {
-  case WEFT_MSG_CLIENT_QUERY:
-    engine_query(ctx, e, (const weft_client_query *)msg);
+  if (msg->type == WEFT_MSG_ASK_FAILED || (msg->flags & WEFT_MSG_F_REPLY) != 0) {
+    on_answer(ctx, e, msg); /* whatever its type is */
     return WEFT_OK;
-  case WEFT_MSG_CLIENT_INIT:
-  case WEFT_MSG_CLIENT_SHUTDOWN:
-  case WEFT_MSG_CLIENT_START:
-  case WEFT_MSG_CLIENT_UPDATE:
-  case WEFT_MSG_CLIENT_FINISH:
-  case WEFT_MSG_CLIENT_LABEL:
-  case WEFT_MSG_CLIENT_ABORT:
-  case WEFT_MSG_CLIENT_PAUSE:
-  case WEFT_MSG_CLIENT_CHECK:
-  case WEFT_MSG_CLIENT_CACHE:
-  case WEFT_MSG_CLIENT_RESOLVE: {
+  }
+  if (engine_call_kind_of(msg) != CALL_KINDS) {
     engine_call *call = engine_call_open(ctx, e, msg);
     if (call != NULL) {
       engine_dispatch(ctx, e, call);
     }
     return WEFT_OK;
   }
+  switch (msg->type) {
+  case WEFT_MSG_CLIENT_QUERY:
+    engine_query(ctx, e, (const weft_client_query *)msg);
+    return WEFT_OK;
   case WEFT_MSG_RESTORE_NOTE: {
     const weft_restore_note *m = (const weft_restore_note *)msg;
     e->restore = m->state;
@@ -232,9 +226,7 @@ static weft_err take_message(weft_ctx *ctx, engine *e, const weft_msg *msg)
     weft_stop(ctx, WEFT_OK);
     return WEFT_OK;
   default:
-    if (msg->type == WEFT_MSG_ASK_FAILED || (msg->flags & WEFT_MSG_F_REPLY) != 0) {
-      on_answer(ctx, e, msg);
-    } else if (e->args.member) {
+    if (e->args.member) {
       engine_upstream_frame(ctx, e, msg);
     }
     return WEFT_OK; /* others, late or from newer peers, are not ours to die of */

@@ -129,12 +129,12 @@ static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool fenced,
 
 void engine_on_member_up(weft_ctx *ctx, engine *e, const weft_member_up *up)
 {
-  e->supervisor = up->h.from;
   if (up->rank >= e->world) {
     weft_log(ctx, WEFT_LOG_ERROR, "a member for %s %" PRIu32 " of %" PRIu32 " is ignored",
              engine_unit(e), up->rank, e->world);
     return;
   }
+  e->supervisor = up->h.from;
   engine_member *m = &e->members[up->rank];
   e->joined_ever = e->joined_ever || up->kind == WEFT_MEMBER_JOINED;
   m->arrival = (engine_arrival){ .waiting = true,
@@ -407,10 +407,10 @@ static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
 
 void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *down)
 {
-  e->supervisor = down->h.from;
   if (down->rank >= e->world) {
     return;
   }
+  e->supervisor = down->h.from;
   engine_member *m = &e->members[down->rank];
   if (m->arrival.waiting && m->arrival.incarnation == down->incarnation) {
     m->arrival = (engine_arrival){ .waiting = false };

@@ -238,6 +238,14 @@ static weft_err put_question(weft_ctx *ctx, link_actor *l, const weft_msg *msg)
   return WEFT_OK;
 }
 
+/* The asker trusts what it hears: a peer may not speak for anybody else. */
+static bool is_answer(const link_actor *l, uint16_t asked, const weft_msg *msg)
+{
+  const weft_msg_desc *of = weft_msg_desc_of(l->cat, asked);
+  const weft_msg_desc *answer = weft_msg_desc_of(l->cat, msg->type);
+  return of != NULL && answer != NULL && answer->from == of->to && answer->to == of->from;
+}
+
 /* What the peer answered goes to the asker. */
 static weft_err hand_over(weft_ctx *ctx, link_actor *l, const question *q)
 {
@@ -261,6 +269,12 @@ static weft_err hand_over(weft_ctx *ctx, link_actor *l, const question *q)
              weft_err_name(err), len);
     return wefti_fail(ctx, q->asker, q->asked,
                       err == WEFT_E_NOMEM ? WEFT_E_LOST : WEFT_E_PROTO);
+  }
+  if (!is_answer(l, q->asked, msg)) {
+    weft_log(ctx, WEFT_LOG_DEBUG, "message type %u is no answer to type %u",
+             (unsigned)msg->type, (unsigned)q->asked);
+    weft_msg_drop(l->cat, msg);
+    return wefti_fail(ctx, q->asker, q->asked, WEFT_E_PROTO);
   }
   err = weft_reply(ctx, q->asker, msg);
   return err == WEFT_E_NOMEM ? err : WEFT_OK;

@@ -30,7 +30,7 @@ typedef struct port_actor {
   weft_runtime *rt;
   weft_actor_id self, to;
   const weft_catalogue *cat;
-  uint64_t roles;
+  uint64_t roles, from_roles;
   uint32_t frame_max;
   unsigned contexts;
   uint16_t gone_type;
@@ -123,6 +123,11 @@ static void pass_on(weft_ctx *ctx, port_actor *p, unsigned slot, weft_msg *msg)
       weft_ask(ctx, p->to, msg, due == 0 ? 0 : (due > now ? due - now : 1));
 }
 
+static bool has_role(uint64_t roles, unsigned role)
+{
+  return role < 64 && (roles >> role & 1) != 0;
+}
+
 static void take(weft_ctx *ctx, port_actor *p, unsigned slot, nng_msg *frame)
 {
   weft_msg *msg = NULL;
@@ -139,7 +144,7 @@ static void take(weft_ctx *ctx, port_actor *p, unsigned slot, nng_msg *frame)
     return;
   }
   const weft_msg_desc *desc = weft_msg_desc_of(p->cat, msg->type);
-  if (desc->to >= 64 || (p->roles >> desc->to & 1) == 0) {
+  if (!has_role(p->roles, desc->to) || !has_role(p->from_roles, desc->from)) {
     p->refused++;
     weft_log(ctx, WEFT_LOG_DEBUG, "%s is not for this port count=%llu", desc->name,
              (unsigned long long)p->refused);
@@ -186,13 +191,14 @@ static weft_err port_init(weft_ctx *ctx, void *self, const void *args)
   const port_args *a = args;
   const weft_port_opts *o = a->opts;
   p->rt = weft_ctx_runtime(ctx);
-  if (o->size != sizeof *o || p->rt == NULL) {
+  if (o->size != sizeof *o || o->roles == 0 || o->from_roles == 0 || p->rt == NULL) {
     return weft_whyf(a->why, WEFT_E_INVAL, "port: bad options");
   }
   p->self = weft_self(ctx);
   p->to = o->to;
   p->cat = weft_runtime_catalogue(p->rt);
   p->roles = o->roles;
+  p->from_roles = o->from_roles;
   p->gone_type = o->gone_type;
   const weft_msg_desc *gone = weft_msg_desc_of(p->cat, o->gone_type);
   if (o->gone_type != 0 && (gone == NULL || gone->size != sizeof(gone_msg))) {

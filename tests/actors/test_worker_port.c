@@ -4,6 +4,7 @@
 #include "weft_test.h"
 
 #include "device.h"
+#include "ports.h"
 #include "weft/link.h"
 #include "weft/messages.h"
 #include "weft/runtime.h"
@@ -132,11 +133,7 @@ static void what_waits_does_not_keep_heartbeats_out(void **state)
                                    .device_actor = stuck,
                                    .incarnation = LIFE };
   assert_ok(weft_runtime_spawn(rt, 0, &wefti_worker_class, &args, NULL, &peer));
-  const weft_port_opts port_opts = { .size = sizeof port_opts,
-                                     .url = url,
-                                     .to = peer,
-                                     .roles = UINT64_C(1) << WEFT_ROLE_WORKER,
-                                     .contexts = WEFTI_WORKER_CONTEXTS };
+  const weft_port_opts port_opts = wefti_worker_port(url, peer);
   assert_ok(weft_port_spawn_on(rt, 0, &port_opts, real, sizeof real, &port, NULL));
   assert_ok(weft_runtime_spawn(rt, 2, &asker_class, real, NULL, &ask));
   assert_ok(weft_runtime_start_all(rt));

@@ -212,9 +212,11 @@ static void child(bench *b, int ready)
   must((int)weft_runtime_create(&o, &b->rt), "runtime");
   b->loop = weft_runtime_loop(b->rt, 0);
   must((int)weft_runtime_spawn(b->rt, 0, &echo_class, &none, NULL, &echo_id), "echo");
-  const weft_port_opts po = {
-    .size = sizeof po, .url = b->weft, .to = echo_id, .roles = 1u << ROLE_SERVER
-  };
+  const weft_port_opts po = { .size = sizeof po,
+                              .url = b->weft,
+                              .to = echo_id,
+                              .roles = 1u << ROLE_SERVER,
+                              .from_roles = 1u << ROLE_CLIENT };
   must((int)weft_port_spawn_on(b->rt, 0, &po, NULL, 0, &port, NULL), "port");
   must(nng_rep0_open(&b->sock), "rep");
   must(nng_listen(b->sock, b->bare, NULL, 0), "listen");

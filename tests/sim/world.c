@@ -577,6 +577,12 @@ static void copy_str(char *out, size_t cap, weft_str s)
   (void)snprintf(out, cap, "%.*s", (int)s.len, s.p == NULL ? "" : s.p);
 }
 
+static bool is_call(uint16_t type)
+{
+  const weft_msg_desc *desc = weft_msg_desc_of(weft_messages(), type);
+  return desc != NULL && desc->from == WEFT_ROLE_CLIENT;
+}
+
 static weft_err sim_client_on(weft_ctx *ctx, void *self, const weft_msg *msg)
 {
   sim_client *s = self;
@@ -603,7 +609,7 @@ static weft_err sim_client_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     world_break(s->w, "I5: client %u was never answered", s->index);
   } else if (msg->type == WEFT_MSG_CLIENT_GONE) {
     (void)weft_send(ctx, s->w->engine, weft_msg_make(ctx, msg));
-  } else if (msg->type > 0 && msg->type < WEFT_MSG_CLIENT_DONE) {
+  } else if (is_call(msg->type)) {
     a->came = false;
     a->asked_ms = weft_now_ms(ctx);
     (void)weft_ask(ctx, s->w->engine, weft_msg_make(ctx, msg), 400000);

@@ -104,9 +104,11 @@ static int run_port(const char *url, const char *link_url)
       weft_runtime_spawn(c.rt, 0, &echo_class, &args, NULL, &echo_id) != WEFT_OK) {
     return 3;
   }
-  const weft_port_opts po = {
-    .size = sizeof po, .url = url, .to = echo_id, .roles = 1u << ROLE_SERVER
-  };
+  const weft_port_opts po = { .size = sizeof po,
+                              .url = url,
+                              .to = echo_id,
+                              .roles = 1u << ROLE_SERVER,
+                              .from_roles = 1u << ROLE_CLIENT };
   if (weft_port_spawn_on(c.rt, 0, &po, bound, sizeof bound, &port, &why) != WEFT_OK) {
     (void)fprintf(stderr, "%s\n", why.text);
     return 4;

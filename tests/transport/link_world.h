@@ -11,7 +11,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TYPE_PING = 1, TYPE_PONG, TYPE_GO, TYPE_DONE, TYPE_SECRET, TYPE_COUNT_ };
+enum {
+  TYPE_PING = 1,
+  TYPE_PONG,
+  TYPE_GO,
+  TYPE_DONE,
+  TYPE_SECRET,
+  TYPE_FORGED,
+  TYPE_COUNT_
+};
 enum { ROLE_CLIENT, ROLE_SERVER, ROLE_OTHER };
 
 typedef enum ping_mode {
@@ -20,6 +28,7 @@ typedef enum ping_mode {
   MODE_QUIT,   /* the echo ends without an answer */
   MODE_HUGE,   /* the answer has 2 MiB */
   MODE_DIE,    /* SIGKILL to the whole process */
+  MODE_SPEAK,  /* the answer is a message of another role */
   MODE_RELAY   /* asked on of the echo's own link, if it has one */
 } ping_mode;
 
@@ -62,6 +71,7 @@ static const weft_msg_desc world_descs[TYPE_COUNT_] = {
   [TYPE_GO] = { "go", sizeof(go), go_fields, 5, ROLE_OTHER, ROLE_OTHER, TYPE_DONE },
   [TYPE_DONE] = { "done", sizeof(done), done_fields, 5, ROLE_OTHER, ROLE_OTHER, 0 },
   [TYPE_SECRET] = { "secret", sizeof(ping), ping_fields, 4, ROLE_OTHER, ROLE_OTHER, 0 },
+  [TYPE_FORGED] = { "forged", sizeof(ping), ping_fields, 4, ROLE_OTHER, ROLE_SERVER, 0 },
 };
 static const weft_catalogue world_catalogue = { world_descs, TYPE_COUNT_ };
 
@@ -149,7 +159,7 @@ static weft_err echo_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     return echo_relay(ctx, e, p);
   }
   ping answer = *p;
-  answer.h = (weft_msg){ .type = TYPE_PONG };
+  answer.h = (weft_msg){ .type = p->mode == MODE_SPEAK ? TYPE_FORGED : TYPE_PONG };
   answer.n = p->n == UINT64_MAX ? e->plain : p->n + 1;
   if (p->mode == MODE_HUGE) {
     answer.data = weft_buf_create(NULL, 2u << 20);

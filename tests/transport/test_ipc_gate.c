@@ -97,9 +97,11 @@ static void house_open(house *h)
   assert_ok(h->err);
   const echo_args none = { .link_url = NULL };
   assert_ok(weft_runtime_spawn(h->rt, 0, &echo_class, &none, NULL, &h->echo));
-  const weft_port_opts p = {
-    .size = sizeof p, .url = h->url[PORT], .to = h->echo, .roles = 1u << ROLE_SERVER
-  };
+  const weft_port_opts p = { .size = sizeof p,
+                             .url = h->url[PORT],
+                             .to = h->echo,
+                             .roles = 1u << ROLE_SERVER,
+                             .from_roles = 1u << ROLE_CLIENT };
   assert_ok(weft_port_spawn_on(h->rt, 0, &p, NULL, 0, &h->port, &h->why));
 }
 

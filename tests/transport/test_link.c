@@ -38,6 +38,7 @@ static void open_port(world *w, uint32_t frame_max)
                              .url = at,
                              .to = w->echo,
                              .roles = 1u << ROLE_SERVER,
+                             .from_roles = 1u << ROLE_CLIENT,
                              .contexts = 4,
                              .frame_max = frame_max };
   if (weft_port_spawn_on(w->rt, 0, &o, w->url, sizeof w->url, &w->port, &why) !=
@@ -154,6 +155,37 @@ static void a_message_for_another_role_is_denied(world *w)
   assert_err(world_ask(w->rt, w->link, &p, 5000, NULL), WEFT_E_DENIED);
 }
 
+static void a_message_from_another_role_is_denied(world *w)
+{
+  uint64_t n = 0;
+  const ping p = { .h = { .type = TYPE_FORGED } };
+  assert_err(world_ask(w->rt, w->link, &p, 5000, NULL), WEFT_E_DENIED);
+  assert_ok(world_ping(w->rt, w->link, MODE_ECHO, 1, 5000, &n));
+}
+
+/* A peer that answers with what is not its to say. */
+static void what_is_no_answer_does_not_arrive(world *w)
+{
+  uint64_t n = 0;
+  assert_err(world_ping(w->rt, w->link, MODE_SPEAK, 1, 5000, &n), WEFT_E_PROTO);
+  assert_ok(world_ping(w->rt, w->link, MODE_ECHO, 1, 5000, &n));
+}
+
+static void a_port_names_both_ends(world *w)
+{
+  char at[256];
+  weft_actor_id port;
+  weft_why why;
+  listen_at(w, at, sizeof at, "open");
+  const weft_port_opts any = { .size = sizeof any, .url = at, .to = w->echo };
+  weft_port_opts half = any;
+  half.roles = 1u << ROLE_SERVER;
+  assert_err(weft_port_spawn_on(w->rt, 0, &half, NULL, 0, &port, &why), WEFT_E_INVAL);
+  half = any;
+  half.from_roles = 1u << ROLE_CLIENT;
+  assert_err(weft_port_spawn_on(w->rt, 0, &half, NULL, 0, &port, &why), WEFT_E_INVAL);
+}
+
 static void too_large_a_question_fails_at_the_asker(world *w)
 {
   uint64_t n = 0;
@@ -228,9 +260,11 @@ static void early_questions_wait_for_the_connection(world *w)
   listen_at(w, at, sizeof at, "late");
   const weft_actor_id link = open_link(w, at, 10000);
   assert_err(world_ping(w->rt, link, MODE_ECHO, 1, 100, &n), WEFT_E_TIMEOUT);
-  const weft_port_opts o = {
-    .size = sizeof o, .url = at, .to = w->echo, .roles = 1u << ROLE_SERVER
-  };
+  const weft_port_opts o = { .size = sizeof o,
+                             .url = at,
+                             .to = w->echo,
+                             .roles = 1u << ROLE_SERVER,
+                             .from_roles = 1u << ROLE_CLIENT };
   weft_actor_id port;
   assert_ok(weft_port_spawn_on(w->rt, 0, &o, NULL, 0, &port, NULL));
   assert_ok(world_ping(w->rt, link, MODE_ECHO, 1, 10000, &n));
@@ -317,6 +351,9 @@ static const struct {
   T(slow_questions_do_not_block_others, 0),
   T(plain_messages_arrive, 0),
   T(a_message_for_another_role_is_denied, 0),
+  T(a_message_from_another_role_is_denied, 0),
+  T(what_is_no_answer_does_not_arrive, 0),
+  T(a_port_names_both_ends, 0),
   T(too_large_a_question_fails_at_the_asker, 0),
   T(too_large_an_answer_fails_at_the_asker, 1u << 20),
   T(the_far_actors_end_is_told, 0),

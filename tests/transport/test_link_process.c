@@ -90,6 +90,7 @@ static void pair_open(pair *p, bool tcp)
                               .url = at,
                               .to = p->echo,
                               .roles = 1u << ROLE_SERVER,
+                              .from_roles = 1u << ROLE_CLIENT,
                               .contexts = 16 };
   if (weft_port_spawn_on(p->rt, 0, &po, p->own_url, sizeof p->own_url, &p->port, &why) !=
       WEFT_OK) {

@@ -22,10 +22,12 @@ typedef struct weft_link_opts {
 
 /* Spawns the link on ctx's loop as a child of ctx's actor.  A question asked of the link
  * (weft_ask) is encoded, sent on a request context of its own, and answered with what the
- * peer answered; its deadline (due_ms) ends the request.  A plain message is sent and its
- * acknowledgement thrown away.  Questions asked before the connection stands wait for it.
- * When the pipe closes, every open question fails with DOWN and the link itself ends with
- * reason DOWN: a link never reconnects, a request is never sent twice. */
+ * peer answered; its deadline (due_ms) ends the request.  A message that does not go from
+ * whom the question is to back to whom it is from is no answer: PROTO.  A plain message
+ * is sent and its acknowledgement thrown away.  Questions asked before the connection
+ * stands wait for it. When the pipe closes, every open question fails with DOWN and the
+ * link itself ends with reason DOWN: a link never reconnects, a request is never sent
+ * twice. */
 WEFT_API weft_err weft_link_spawn(weft_ctx *ctx, const weft_link_opts *opts,
                                   weft_actor_id *out) WEFT_MUST_USE;
 /* The same from outside any actor, before or while the loops run. */
@@ -37,8 +39,9 @@ typedef struct weft_port_opts {
   size_t size;      /* sizeof(weft_port_opts) */
   const char *url;  /* to listen on; tcp port 0 picks one */
   weft_actor_id to; /* every decoded message goes there as a question from the port */
-  uint64_t
-      roles; /* bit per role (1 << desc->to): other messages are refused and counted */
+  /* A bit per role (1 << desc->to, 1 << desc->from): messages to, or from, another role
+   * are refused with DENIED and counted.  No bit at all in either is INVAL. */
+  uint64_t roles, from_roles;
   unsigned contexts;  /* requests under way at once, 0 = 8 */
   uint32_t frame_max; /* bytes, 0 = 40 MiB */
   /* A message of one u64, told `to` when an asker's connection closes before its answer,
