@@ -1,8 +1,8 @@
 #include "assembly.h"
+#include "patience.h"
 #include "weft/json.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,34 +17,23 @@ struct wefti_watch {
   wefti_calls *calls;
   weft_actor_id to;
   pthread_t thread;
-  pthread_mutex_t lock; /* over sub and stopping */
-  pthread_cond_t changed;
+  wefti_patience stopping; /* its lock is over sub, too */
   weft_sub *sub;
-  bool stopping;
 };
 
 static bool is_stopping(wefti_watch *w)
 {
-  (void)pthread_mutex_lock(&w->lock);
-  const bool stopping = w->stopping;
-  (void)pthread_mutex_unlock(&w->lock);
+  wefti_patience_lock(&w->stopping);
+  const bool stopping = w->stopping.over;
+  wefti_patience_unlock(&w->stopping);
   return stopping;
 }
 
 static void pause_a_little(wefti_watch *w)
 {
-  struct timespec until;
-  (void)clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_nsec += LOOK_MS * 1000000L;
-  if (until.tv_nsec >= 1000000000L) {
-    until.tv_nsec -= 1000000000L;
-    until.tv_sec++;
-  }
-  (void)pthread_mutex_lock(&w->lock);
-  if (!w->stopping) {
-    (void)pthread_cond_timedwait(&w->changed, &w->lock, &until);
-  }
-  (void)pthread_mutex_unlock(&w->lock);
+  wefti_patience_lock(&w->stopping);
+  wefti_patience_wait(&w->stopping, LOOK_MS);
+  wefti_patience_unlock(&w->stopping);
 }
 
 /* The sockets' addresses are in the engine's status. */
@@ -105,9 +94,9 @@ static void tell(const wefti_watch *w, const weft_sub_event *event)
 
 static void set_sub(wefti_watch *w, weft_sub *sub)
 {
-  (void)pthread_mutex_lock(&w->lock);
+  wefti_patience_lock(&w->stopping);
   w->sub = sub;
-  (void)pthread_mutex_unlock(&w->lock);
+  wefti_patience_unlock(&w->stopping);
 }
 
 static void follow(wefti_watch *w, weft_sub *sub)
@@ -154,13 +143,12 @@ weft_err wefti_watch_start(weft_runtime *rt, wefti_calls *calls, weft_actor_id t
   w->rt = rt;
   w->calls = calls;
   w->to = to;
-  if (pthread_mutex_init(&w->lock, NULL) != 0) {
+  if (wefti_patience_init(&w->stopping) != WEFT_OK) {
     free(w);
     return WEFT_E_NOMEM;
   }
-  if (pthread_cond_init(&w->changed, NULL) != 0 ||
-      pthread_create(&w->thread, NULL, watch_main, w) != 0) {
-    (void)pthread_mutex_destroy(&w->lock);
+  if (pthread_create(&w->thread, NULL, watch_main, w) != 0) {
+    wefti_patience_fini(&w->stopping);
     free(w);
     return WEFT_E_SYS;
   }
@@ -173,15 +161,13 @@ void wefti_watch_stop(wefti_watch *w)
   if (!w) {
     return;
   }
-  (void)pthread_mutex_lock(&w->lock);
-  w->stopping = true;
+  wefti_patience_end(&w->stopping);
+  wefti_patience_lock(&w->stopping);
   if (w->sub) {
     weft_sub_interrupt(w->sub);
   }
-  (void)pthread_cond_signal(&w->changed);
-  (void)pthread_mutex_unlock(&w->lock);
+  wefti_patience_unlock(&w->stopping);
   (void)pthread_join(w->thread, NULL);
-  (void)pthread_cond_destroy(&w->changed);
-  (void)pthread_mutex_destroy(&w->lock);
+  wefti_patience_fini(&w->stopping);
   free(w);
 }

@@ -33,8 +33,8 @@ static bool is_local(const char *url)
 /* nng_dial waits as long as it likes (10 s in nng 1.5.2) for a peer that was connected to
  * and does not go on, such as a stopped process: it waits on a thread of its own. */
 typedef struct dialing {
-  pthread_mutex_t lock; /* over what follows */
-  pthread_cond_t changed;
+  pthread_mutex_t lock;   /* over what follows */
+  pthread_cond_t changed; /* CLOCK_MONOTONIC */
   bool done;
   int rv;
   unsigned users; /* the last one frees it */
@@ -70,7 +70,7 @@ static void *dial_main(void *arg)
 static int wait_for(dialing *d, uint64_t timeout_ms)
 {
   struct timespec until;
-  (void)clock_gettime(CLOCK_REALTIME, &until);
+  (void)clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += (time_t)(timeout_ms / 1000);
   until.tv_nsec += (long)(timeout_ms % 1000) * 1000000L;
   if (until.tv_nsec >= 1000000000L) {
@@ -87,6 +87,18 @@ static int wait_for(dialing *d, uint64_t timeout_ms)
   return rv;
 }
 
+static bool init_cond(pthread_cond_t *cond)
+{
+  pthread_condattr_t attr;
+  if (pthread_condattr_init(&attr) != 0) {
+    return false;
+  }
+  const bool ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
+                  pthread_cond_init(cond, &attr) == 0;
+  (void)pthread_condattr_destroy(&attr);
+  return ok;
+}
+
 /* After NNG_ETIMEDOUT the thread ends when the socket is closed. */
 static int dial_in_time(nng_socket sock, const char *url, uint64_t timeout_ms)
 {
@@ -100,7 +112,7 @@ static int dial_in_time(nng_socket sock, const char *url, uint64_t timeout_ms)
     free(d);
     return NNG_ENOMEM;
   }
-  if (pthread_cond_init(&d->changed, NULL) != 0) {
+  if (!init_cond(&d->changed)) {
     (void)pthread_mutex_destroy(&d->lock);
     free(d);
     return NNG_ENOMEM;
