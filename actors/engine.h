@@ -94,6 +94,8 @@ void engine_answer_early(weft_ctx *ctx, engine *e, engine_call *call,
                          const engine_answer *a);
 void engine_call_free(weft_ctx *ctx, engine *e, engine_call *call);
 const char *engine_call_name(engine_call_kind kind); /* "update_weights", … */
+bool engine_call_of_session(engine_call_kind kind);  /* or init: up to finish */
+bool engine_call_changes(engine_call_kind kind); /* makes a change, or a part of one */
 /* The deadline of a call of this kind that names none. */
 uint32_t engine_call_patience(const engine *e, engine_call_kind kind);
 uint64_t engine_call_left_ms(weft_ctx *ctx, const engine_call *call); /* at least 1 */

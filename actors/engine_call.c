@@ -28,6 +28,18 @@ const char *engine_call_name(engine_call_kind kind)
   return kind < CALL_KINDS ? names[kind] : "unknown";
 }
 
+bool engine_call_of_session(engine_call_kind kind)
+{
+  return kind == CALL_INIT || kind == CALL_SHUTDOWN || kind == CALL_START ||
+         kind == CALL_START_DRAFT || kind == CALL_UPDATE || kind == CALL_FINISH;
+}
+
+bool engine_call_changes(engine_call_kind kind)
+{
+  return kind == CALL_START || kind == CALL_START_DRAFT || kind == CALL_UPDATE ||
+         kind == CALL_FINISH || kind == CALL_LABEL;
+}
+
 const char *engine_unit(const engine *e)
 {
   return e->fleet.replicas == NULL ? "rank" : "replica";
@@ -158,8 +170,7 @@ void engine_answer_err(weft_ctx *ctx, engine *e, engine_call *call, weft_err err
                        const char *fmt, ...)
 {
   /* Refused before anything began. */
-  const bool changes =
-      call->kind <= CALL_LABEL && call->kind != CALL_INIT && call->kind != CALL_SHUTDOWN;
+  const bool changes = engine_call_changes(call->kind);
   engine_answer a = { .err = err,
                       .outcome =
                           changes ? WEFT_OUTCOME_NOT_COMMITTED : WEFT_OUTCOME_NONE };

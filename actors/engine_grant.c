@@ -425,7 +425,7 @@ static bool may_catch_up(const engine *e, const engine_call *call)
   if (call->kind == CALL_ABORT && !open) {
     return true; /* nothing is open: it is as it was wanted */
   }
-  if (call->kind > CALL_FINISH && call->kind != CALL_ABORT) {
+  if (!engine_call_of_session(call->kind) && call->kind != CALL_ABORT) {
     return false;
   }
   if (open) {

@@ -36,7 +36,7 @@ void engine_metrics_fini(weft_ctx *ctx, engine *e)
 
 void engine_metrics_begun(engine *e, engine_call *call)
 {
-  if (call->kind <= CALL_FINISH && !call->counted) {
+  if (engine_call_of_session(call->kind) && !call->counted) {
     call->counted = true;
     e->metrics.ops[call->kind].in_flight++;
   }

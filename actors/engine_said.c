@@ -129,7 +129,7 @@ void engine_said_session(weft_ctx *ctx, engine *e, const engine_answer *a)
 void engine_upstream_answer(weft_ctx *ctx, engine *e, engine_call *call,
                             const engine_answer *a)
 {
-  if (call->kind <= CALL_FINISH) {
+  if (engine_call_of_session(call->kind)) {
     engine_said_session(ctx, e, a);
     if (call->kind == CALL_INIT && e->session.state == WEFTI_IDLE) {
       e->up.epoch = 0; /* an init is over with its answer */

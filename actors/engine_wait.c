@@ -76,7 +76,7 @@ static bool is_unwanted(const engine_call *call, uint64_t unused)
 static bool is_upstream(const engine_call *call, uint64_t unused)
 {
   (void)unused;
-  return call->ask.type != 0 && call->kind <= CALL_FINISH;
+  return call->ask.type != 0 && engine_call_of_session(call->kind);
 }
 
 void engine_wait_drop_upstream(weft_ctx *ctx, engine *e, const char *why)
@@ -146,7 +146,8 @@ void engine_caller_gone(weft_ctx *ctx, engine *e, uint64_t caller)
 
 static void answer_over(weft_ctx *ctx, engine *e, engine_call *call, const char *phase)
 {
-  if (call->ask.type != 0 || call->kind > CALL_LABEL) {
+  if (call->ask.type != 0 ||
+      !(engine_call_of_session(call->kind) || engine_call_changes(call->kind))) {
     return; /* changes nothing, or is a coordinator's, who sees its link go */
   }
   engine_answer a = { .err = WEFT_E_UNAVAIL,
