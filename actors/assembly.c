@@ -14,7 +14,7 @@
 
 /* An engine in this process: what is made in which order, and the orderly end. */
 
-enum { EVENTS_KEPT = 4096 };
+enum { EVENTS_KEPT = 4096, CORE_MAILBOX = 16384 /* messages */ };
 
 /* ---- what the parts tell each other; all on loop 0 */
 
@@ -246,7 +246,7 @@ static weft_err spawn_core(weft_engine *e, const weft_engine_opts *o, unsigned l
   if (e->state) {
     core.history = weft_journal_history(e->state, &core.history_count);
   }
-  const weft_spawn_opts spawn = { .mailbox = 16384 };
+  const weft_spawn_opts spawn = { .mailbox = CORE_MAILBOX };
   err = weft_runtime_spawn(e->rt, 0, &wefti_engine_core_class, &core, &spawn, &e->core);
   if (e->state) {
     weft_journal_forget(e->state); /* the engine has it */

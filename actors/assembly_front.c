@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADDRESS_MAX = 256, OWED_MS = 50 };
+enum { ADDRESS_MAX = 256, OWED_MS = 50, ACCEPTOR_MAILBOX = 8192 /* messages */ };
 
 /* Ends of connections that the acceptor had no room to hear of: what such a caller began
  * would block the next one.  Loop 0. */
@@ -186,7 +186,7 @@ static weft_err start_acceptor(wefti_front *front, const wefti_front_opts *opts)
     .server_version = weft_version(),
     .ops = { .respond = respond, .stream = stream, .arg = front },
   };
-  const weft_spawn_opts spawn = { .mailbox = 8192 };
+  const weft_spawn_opts spawn = { .mailbox = ACCEPTOR_MAILBOX };
   return weft_runtime_spawn(front->rt, 0, &wefti_acceptor_class, &args, &spawn,
                             &front->acceptor);
 }

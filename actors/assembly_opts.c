@@ -6,8 +6,7 @@
 /* What is wrong with an engine's options. */
 
 enum {
-  THREAD_WORKERS_MAX = (WEFT_LOOPS_MAX - 3) / 2, /* loops: engine, clerk, journal */
-  WORKERS_MAX = 4096
+  THREAD_WORKERS_MAX = (WEFT_LOOPS_MAX - 3) / 2 /* loops: engine, clerk, journal */
 };
 
 /* Workers that join say for themselves what they receive with.  A backend that is not
@@ -43,7 +42,7 @@ weft_err wefti_opts_check(const weft_engine_opts *o, weft_why *why)
   const uint64_t workers = (uint64_t)(o->tp ? o->tp : 1) * (o->pp ? o->pp : 1);
   const uint64_t most = o->workers == WEFT_WORKERS_THREADS && o->replica_count == 0
                             ? (uint64_t)THREAD_WORKERS_MAX
-                            : WORKERS_MAX;
+                            : ENGINE_WORLD_MAX;
   if (workers > most) {
     return weft_whyf(why, WEFT_E_LIMIT, "tp x pp = %" PRIu64 " workers: at most %" PRIu64,
                      workers, most);

@@ -263,7 +263,8 @@ void engine_record_done(weft_ctx *ctx, engine *e, weft_err err, const char *text
     weft_log(ctx, WEFT_LOG_ERROR, "commit record %" PRIu64 " is not durable, again: %s",
              e->change.next.sequence, text);
     e->change.stuck = true;
-    e->change.corr_timer = weft_timer_start(ctx, 200, ENGINE_TAG(TIMER_RECORD, 0));
+    e->change.corr_timer =
+        weft_timer_start(ctx, ENGINE_RECORD_MS, ENGINE_TAG(TIMER_RECORD, 0));
     return;
   }
   e->change.recorded = true;

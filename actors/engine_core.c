@@ -110,8 +110,9 @@ static weft_err engine_core_init(weft_ctx *ctx, void *self, const void *args)
   default_ms(&a->beat_ms, 500);
   default_ms(&a->grant_ms, 2000);
   default_ms(&a->fence_ms, 2250);
-  if (__builtin_mul_overflow(a->tp, a->pp, &e->world) || e->world > 4096 ||
-      a->replicas > 4096 || ((a->replicas != 0 || a->member) && a->journal == 0) ||
+  if (__builtin_mul_overflow(a->tp, a->pp, &e->world) || e->world > ENGINE_WORLD_MAX ||
+      a->replicas > ENGINE_WORLD_MAX ||
+      ((a->replicas != 0 || a->member) && a->journal == 0) ||
       (a->replicas != 0 && a->member)) {
     return WEFT_E_INVAL;
   }

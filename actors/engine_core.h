@@ -10,7 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ENGINE_VERSION_MAX = 1024 }; /* bytes of a version string */
+enum {
+  ENGINE_VERSION_MAX = 1024, /* bytes of a version string */
+  ENGINE_WORLD_MAX = 4096    /* ranks, or replicas */
+};
 
 /* What became visible, for those in the same process that must not lag behind a message
  * (pins of the C API).  Called on the engine's loop before anybody is told. */

@@ -41,7 +41,7 @@ void worker_drain_look(weft_ctx *ctx, worker *w)
     return;
   }
   if (weft_now_ms(ctx) < w->drain_due_ms) {
-    w->drain_timer = weft_timer_start(ctx, WORKER_DRAIN_MS, 0);
+    w->drain_timer = weft_timer_start(ctx, WORKER_DRAIN_MS, WORKER_TIMER_RETRY);
   }
   if (w->drain_timer == 0) { /* late, or without a timer to go on by */
     worker_drain_end(ctx, w);
