@@ -84,7 +84,11 @@ static weft_err compare_trees(const weft_json *now, const weft_json *baseline,
   *out = a == NULL || b == NULL ? NULL : write_body(a, na, b, nb);
   free(a);
   free(b);
-  return *out == NULL ? weft_whyf(why, WEFT_E_NOMEM, "out of memory") : WEFT_OK;
+  return *out == NULL
+             ? weft_whyf(why, WEFT_E_NOMEM,
+                         "out of memory to compare %zu checksums with %zu; try again",
+                         weft_json_count(now), weft_json_count(baseline))
+             : WEFT_OK;
 }
 
 weft_err wefti_clerk_compare(const weft_buf *now, const weft_buf *baseline,

@@ -62,7 +62,9 @@ weft_err wefti_inplace_spare(wefti_device_session *s, weft_why *why)
   bool *taken = calloc(m->count, sizeof *taken);
   s->spare = calloc(s->plan->count, sizeof *s->spare);
   const weft_err err =
-      taken && s->spare ? WEFT_OK : weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+      taken && s->spare
+          ? WEFT_OK
+          : weft_whyf(why, WEFT_E_NOMEM, "out of memory for %zu tensors", s->plan->count);
   if (err == WEFT_OK) {
     find_spare(s, m, taken);
   }

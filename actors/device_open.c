@@ -37,7 +37,7 @@ static weft_err open_backend(wefti_device *device, const wefti_device_opts *opts
   size_t count = 0;
   char *list = opts->tcp_allow ? strdup(opts->tcp_allow) : NULL;
   if (opts->tcp_allow && !list) {
-    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory for the list of tcp hosts");
   }
   weft_err err = split_allow(list, allow, &count, why);
   if (err == WEFT_OK) {
@@ -155,7 +155,7 @@ weft_err wefti_device_create(const wefti_device_opts *opts, wefti_device **out,
   }
   wefti_device *device = calloc(1, sizeof *device);
   if (!device) {
-    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory for a device");
   }
   device->transfer = transfer;
   device->inplace = opts->inplace;

@@ -40,8 +40,12 @@ static weft_err check_bytes(wefti_device *device, const wefti_entry *entries,
 {
   weft_piece *pieces = calloc(count > 0 ? count : 1, sizeof *pieces);
   weft_digest *is = calloc(count > 0 ? count : 1, sizeof *is);
-  weft_err err = pieces && is ? check_order(entries, count, why)
-                              : weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+  weft_err err =
+      pieces && is
+          ? check_order(entries, count, why)
+          : weft_whyf(why, WEFT_E_NOMEM,
+                      "out of memory for the digests of %zu tensors of the last life",
+                      count);
   if (err == WEFT_OK) {
     for (size_t i = 0; i < count; i++) {
       pieces[i] = (weft_piece){ entries[i].t.data, entries[i].t.bytes };

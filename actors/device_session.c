@@ -345,7 +345,9 @@ weft_err wefti_session_receive(wefti_device_session *s, uint32_t timeout_ms,
                                wefti_device_result *out, weft_why *why)
 {
   if (!s->plan || s->room_count != s->plan->count) {
-    return weft_whyf(why, WEFT_E_STATE, "nothing was accepted");
+    return weft_whyf(why, WEFT_E_STATE,
+                     "epoch %" PRIu64 ": nothing was accepted that could be received",
+                     s->epoch);
   }
   const size_t count = s->plan->count > 0 ? s->plan->count : 1;
   void **dst = calloc(count, sizeof(void *));

@@ -78,7 +78,9 @@ void engine_vote_begin(weft_ctx *ctx, engine *e)
 static void not_durable(weft_ctx *ctx, engine *e, const char *text)
 {
   engine_answer a = { .err = WEFT_E_UNAVAIL, .outcome = WEFT_OUTCOME_NOT_COMMITTED };
-  (void)snprintf(a.message, sizeof a.message, "the vote cannot be made durable: %.300s",
+  (void)snprintf(a.message, sizeof a.message,
+                 "the vote cannot be made durable: %.300s; see to the state directory, "
+                 "then try again",
                  text);
   engine_op_failed(ctx, e, &a);
 }

@@ -163,7 +163,8 @@ static weft_err open_sender(wefti_lending *l, const weft_snapshot *s, const char
   const size_t count = s->tensor_count > 0 ? s->tensor_count : 1;
   l->pieces = calloc(count, sizeof *l->pieces);
   if (l->pieces == NULL) {
-    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory to lend %zu tensors",
+                     s->tensor_count);
   }
   for (size_t i = 0; i < s->tensor_count; i++) {
     l->pieces[i] =

@@ -159,7 +159,8 @@ weft_err wefti_wait_turn(wefti_wait *w, weft_why *why)
   w->step_ms = w->step_ms != 0 ? w->step_ms : now;
   report(w, now);
   if (w->cancel != NULL && atomic_load_explicit(w->cancel, memory_order_relaxed)) {
-    return weft_whyf(why, WEFT_E_CANCELLED, "cancelled");
+    return weft_whyf(why, WEFT_E_CANCELLED, "cancelled; %" PRIu64 " bytes were done",
+                     w->bytes);
   }
   const weft_err err = w->check != NULL ? w->check(w->check_arg, why) : WEFT_OK;
   if (err != WEFT_OK) {

@@ -317,7 +317,9 @@ weft_err weft_host_sender_run(weft_host_sender *s, const atomic_bool *cancel,
   uint64_t reported_ms = s->moved_ms;
   while (s->done < s->workers) {
     if (wefti_cancelled(cancel)) {
-      return weft_whyf(why, WEFT_E_CANCELLED, "cancelled");
+      return weft_whyf(why, WEFT_E_CANCELLED,
+                       "tcp sender: cancelled; %u of %u workers had all", s->done,
+                       s->workers);
     }
     const uint64_t now = wefti_now_ms();
     if (now - s->moved_ms >= s->no_progress_ms) {

@@ -127,12 +127,18 @@ static void report(stream *s)
   }
 }
 
+static weft_err cancelled(const stream *s, weft_why *why)
+{
+  return weft_whyf(why, WEFT_E_CANCELLED, "tcp %s: cancelled while %s",
+                   s->job->plan->label, s->doing);
+}
+
 /* Waits for events with cancel, heartbeat and the no-progress limit. */
 static weft_err wait_for(stream *s, short events, weft_why *why)
 {
   for (;;) {
     if (wefti_cancelled(s->job->cancel)) {
-      return weft_whyf(why, WEFT_E_CANCELLED, "cancelled");
+      return cancelled(s, why);
     }
     struct pollfd p = { .fd = s->fd, .events = events };
     const int n = poll(&p, 1, WEFTI_POLL_MS);
@@ -346,14 +352,15 @@ static weft_err receive_tensor(stream *s, weft_hasher *hasher, size_t i, weft_wh
   char doing[WEFT_WHY_MAX / 2];
   weft_hasher_reset(hasher);
   while (got < t->bytes) {
-    if (wefti_cancelled(job->cancel)) {
-      return weft_whyf(why, WEFT_E_CANCELLED, "cancelled");
-    }
     const uint64_t left = t->bytes - got;
     size_t n = 0;
     (void)snprintf(doing, sizeof doing,
                    "%" PRIu64 " of %" PRIu64 " bytes of '%.100s' had arrived", got,
                    t->bytes, t->name);
+    if (wefti_cancelled(job->cancel)) {
+      return weft_whyf(why, WEFT_E_CANCELLED, "tcp %s: cancelled when %s",
+                       job->plan->label, doing);
+    }
     s->doing = doing;
     /* The first bytes of all go elsewhere: that they come has to be told before. */
     uint8_t first[FIRST_BYTES];

@@ -97,7 +97,7 @@ weft_err weft_nccl_id_from_base64(const char *text, size_t len, uint8_t out[WEFT
   size_t n = 0;
   weft_err err = wefti_base64(text, len, WEFT_NCCL_ID_VALUE_MAX, &bytes, &n);
   if (err == WEFT_E_NOMEM) {
-    return weft_whyf(why, err, "out of memory");
+    return weft_whyf(why, err, "out of memory for nccl_unique_id_b64");
   }
   if (err == WEFT_E_LIMIT) {
     return weft_whyf(why, WEFT_E_INVAL,

@@ -104,7 +104,8 @@ static weft_err read_root(wefti_ipc_reader *r, weft_ipc_handles *h)
   }
   h->tensors = calloc(h->count + 1, sizeof *h->tensors);
   if (h->tensors == NULL) {
-    return weft_whyf(r->why, WEFT_E_NOMEM, "out of memory");
+    return weft_whyf(r->why, WEFT_E_NOMEM,
+                     "out of memory for the IPC handles of %zu parameters", h->count);
   }
   if (list == NULL) {
     return read_dict(r, r->tree->root, &h->tensors[0]);

@@ -325,7 +325,7 @@ weft_err weft_tcpstore_open(weft_loop *loop, const weft_tcpstore_opts *opts,
   }
   weft_tcpstore *s = calloc(1, sizeof *s);
   if (s == NULL) {
-    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory for a TCPStore client");
   }
   s->loop = loop;
   s->fd = -1;

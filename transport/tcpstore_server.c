@@ -271,7 +271,7 @@ weft_err weft_tcpstore_server_create(weft_loop *loop,
   }
   weft_tcpstore_server *s = calloc(1, sizeof *s);
   if (s == NULL) {
-    return weft_whyf(why, WEFT_E_NOMEM, "out of memory");
+    return weft_whyf(why, WEFT_E_NOMEM, "out of memory for a TCPStore server");
   }
   s->loop = loop;
   s->fd = -1;
