@@ -192,6 +192,8 @@ void engine_pause_begin(weft_ctx *ctx, engine *e, engine_call *call); /* takes c
  * coordinator may have paused it, or its own clients.  *since_ms: when that changed. */
 bool engine_is_paused(const engine *e, uint64_t *since_ms);
 void engine_pause_due(weft_ctx *ctx, engine *e, uint64_t timer);
+/* A pause has begun or ended, here or on a replica. */
+void engine_pause_arm(weft_ctx *ctx, engine *e);
 /* false: call was answered, it needs a pause first. */
 bool engine_pause_lets_start(weft_ctx *ctx, engine *e, engine_call *call);
 /* As GET /ready says: all ranks are ready, and nobody has forgotten to resume. */

@@ -144,6 +144,7 @@ void engine_fleet_paused(weft_ctx *ctx, engine *e, uint32_t rank, bool paused)
   if (r->paused != paused) {
     r->paused = paused;
     r->paused_ms = weft_now_ms(ctx);
+    engine_pause_arm(ctx, e);
     engine_event_status(ctx, e);
   }
 }

@@ -28,23 +28,37 @@ static bool readers_are_paused(const engine *e)
   return e->paused || all;
 }
 
-static bool is_overdue(weft_ctx *ctx, const engine *e)
+/* false: no pause, or none that a lease ends. */
+static bool is_leased(weft_ctx *ctx, const engine *e, uint64_t *for_ms)
 {
-  return e->paused && e->args.pause_lease_ms != 0 &&
-         weft_now_ms(ctx) - e->paused_at_ms >= e->args.pause_lease_ms;
+  uint64_t since_ms;
+  const bool paused = engine_is_paused(e, &since_ms);
+  *for_ms = weft_now_ms(ctx) - since_ms;
+  return paused && e->args.pause_lease_ms != 0;
 }
 
 bool engine_serves(weft_ctx *ctx, const engine *e, char *reason, size_t cap)
 {
-  if (!is_overdue(ctx, e)) {
+  uint64_t for_ms;
+  if (!is_leased(ctx, e, &for_ms) || for_ms < e->args.pause_lease_ms) {
     return engine_upstream_serves(ctx, e, reason, cap) &&
            engine_ready(ctx, e, reason, cap);
   }
   (void)snprintf(reason, cap,
                  "paused for %.0f s, longer than --pause-lease allows (%.0f s): resume",
-                 (double)(weft_now_ms(ctx) - e->paused_at_ms) / 1000.0,
-                 (double)e->args.pause_lease_ms / 1000.0);
+                 (double)for_ms / 1000.0, (double)e->args.pause_lease_ms / 1000.0);
   return false;
+}
+
+void engine_pause_arm(weft_ctx *ctx, engine *e)
+{
+  uint64_t for_ms;
+  weft_timer_cancel(ctx, e->pause_timer);
+  e->pause_timer = 0;
+  if (is_leased(ctx, e, &for_ms) && for_ms < e->args.pause_lease_ms) {
+    e->pause_timer = weft_timer_start(ctx, e->args.pause_lease_ms - for_ms,
+                                      ENGINE_TAG(TIMER_PAUSE, 0));
+  }
 }
 
 void engine_pause_due(weft_ctx *ctx, engine *e, uint64_t timer)
@@ -54,6 +68,7 @@ void engine_pause_due(weft_ctx *ctx, engine *e, uint64_t timer)
     return;
   }
   e->pause_timer = 0;
+  engine_pause_arm(ctx, e); /* who was paused first may have gone on meanwhile */
   if (!engine_serves(ctx, e, reason, sizeof reason)) {
     weft_log(ctx, WEFT_LOG_WARN, "not ready: %s", reason);
     engine_event_status(ctx, e);
@@ -108,11 +123,7 @@ void engine_pause_begin(weft_ctx *ctx, engine *e, engine_call *call)
     e->paused = pause;
     e->paused_at_ms = weft_now_ms(ctx);
     (void)snprintf(e->pause_mode, sizeof e->pause_mode, "%s", pause ? call->reason : "");
-    weft_timer_cancel(ctx, e->pause_timer);
-    e->pause_timer =
-        pause && e->args.pause_lease_ms != 0
-            ? weft_timer_start(ctx, e->args.pause_lease_ms, ENGINE_TAG(TIMER_PAUSE, 0))
-            : 0;
+    engine_pause_arm(ctx, e);
     engine_event_status(ctx, e);
   }
   if (e->fleet.replicas != NULL) {

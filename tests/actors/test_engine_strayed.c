@@ -255,6 +255,30 @@ static void a_restarted_coordinator_says_who_is_paused(void **state)
   end(&w);
 }
 
+static void a_lease_counts_the_pause_of_a_replica(void **state)
+{
+  (void)state;
+  const weft_client_pause pause = { .h.type = WEFT_MSG_CLIENT_PAUSE,
+                                    .action = WEFT_PAUSE,
+                                    .mode = WEFT_STR("keep") };
+  const weft_client_pause resume = { .h.type = WEFT_MSG_CLIENT_PAUSE,
+                                     .action = WEFT_RESUME };
+  begin(&w, &(fleet_opts){ .seed = 1, .pause_lease_ms = 20000 });
+  push(&w, "{\"a\":1}", "one");
+  expect(&w, fleet_call(&w, 1, C, &pause.h), WEFT_OK);
+  fleet_crash(&w, C);
+  fleet_restart(&w, C);
+  fleet_run(&w, 15000);
+  expect(&w, fleet_query(&w, C, WEFT_QUERY_READY), WEFT_OK);
+  fleet_run(&w, 10000);
+  const fleet_answer *a = fleet_query(&w, C, WEFT_QUERY_READY);
+  expect(&w, a, WEFT_E_UNAVAIL);
+  expect_text(a, "--pause-lease");
+  expect(&w, fleet_call(&w, 1, C, &resume.h), WEFT_OK);
+  expect(&w, fleet_query(&w, C, WEFT_QUERY_READY), WEFT_OK);
+  end(&w);
+}
+
 static void a_mixed_fleet_is_not_ready(void **state)
 {
   (void)state;
@@ -291,6 +315,7 @@ int main(void)
     cmocka_unit_test(weights_of_another_time_are_served_by_nobody),
     cmocka_unit_test(a_resume_that_was_not_heard_is_told_again),
     cmocka_unit_test(a_restarted_coordinator_says_who_is_paused),
+    cmocka_unit_test(a_lease_counts_the_pause_of_a_replica),
     cmocka_unit_test(a_mixed_fleet_is_not_ready),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

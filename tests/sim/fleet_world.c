@@ -209,6 +209,7 @@ void fleet_restart(fleet_world *w, unsigned index)
                                    .on_visible_arg = e,
                                    .replicas = coordinator ? w->replicas : 0,
                                    .member = !coordinator,
+                                   .pause_lease_ms = coordinator ? w->pause_lease_ms : 0,
                                    .on_upstream = on_upstream,
                                    .on_upstream_arg = e };
   if (err == WEFT_OK) {
@@ -329,6 +330,7 @@ void fleet_start(fleet_world *w, const fleet_opts *opts)
 {
   *w = (fleet_world){ .replicas = opts->replicas == 0 ? 2 : opts->replicas,
                       .ranks = opts->ranks == 0 ? 1 : opts->ranks,
+                      .pause_lease_ms = opts->pause_lease_ms,
                       .fleet_id = "fleet" };
   const weft_sim_opts so = { .size = sizeof so,
                              .seed = opts->seed,

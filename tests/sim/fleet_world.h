@@ -101,6 +101,7 @@ typedef struct fleet_late_frame {
 typedef struct fleet_world {
   weft_sim *sim;
   uint32_t replicas, ranks;
+  uint32_t pause_lease_ms; /* of the coordinator */
   fleet_engine engines[FLEET_ENGINES];
   weft_actor_id supervisor, clients[FLEET_CLIENTS];
   fleet_answer answers[FLEET_CLIENTS];
@@ -127,8 +128,9 @@ typedef struct fleet_world {
 
 typedef struct fleet_opts {
   uint64_t seed;
-  uint32_t replicas; /* 0 = 2 */
-  uint32_t ranks;    /* of each; 0 = 1 */
+  uint32_t replicas;       /* 0 = 2 */
+  uint32_t ranks;          /* of each; 0 = 1 */
+  uint32_t pause_lease_ms; /* of the coordinator; 0 = none */
   bool trace;
 } fleet_opts;
 
