@@ -21,12 +21,15 @@ static const char *holder(weft_ctx *ctx, const engine *e, char *out, size_t cap)
   return out;
 }
 
-/* " (session … was aborted: …)" for callers that come back to a session that is no more.
- */
-static const char *epitaph(const engine *e, char *out, size_t cap)
+/* " (session … was aborted: …)" for callers that come back to a session that is no more:
+ * the one that they name, else the last one. */
+static const char *epitaph(const engine *e, const engine_call *call, char *out,
+                           size_t cap)
 {
+  const uint64_t epoch =
+      call->session_epoch != 0 ? call->session_epoch : e->session.epoch;
   out[0] = '\0';
-  if (e->last_abort_epoch != 0 && e->last_abort_epoch == e->session.epoch) {
+  if (e->last_abort_epoch != 0 && e->last_abort_epoch == epoch) {
     char id[64];
     engine_session_id(e, e->last_abort_epoch, id, sizeof id);
     (void)snprintf(out, cap, " (session %s was aborted: %.300s)", id, e->last_abort);
@@ -70,10 +73,11 @@ static bool is_too_late(weft_ctx *ctx, engine *e, engine_call *call)
       (call->session_epoch == e->session.epoch && e->session.state != WEFTI_IDLE)) {
     return false;
   }
+  char why[ENGINE_TEXT_MAX];
   engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
                     "%s: that Weft-Session is over; leave the header out or start a new "
-                    "weight update",
-                    engine_call_name(call->kind));
+                    "weight update%s",
+                    engine_call_name(call->kind), epitaph(e, call, why, sizeof why));
   return true;
 }
 
@@ -181,11 +185,13 @@ static bool needs_open(weft_ctx *ctx, engine *e, engine_call *call, const char *
 {
   const wefti_session_state s = e->session.state;
   char text[ENGINE_TEXT_MAX];
+  char why[ENGINE_TEXT_MAX];
   if (s == WEFTI_OPEN) {
     if (call->session_epoch != 0 && call->session_epoch != e->session.epoch) {
       engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
-                        "%s: that Weft-Session is over, another one is open%s",
-                        engine_call_name(call->kind), holder(ctx, e, text, sizeof text));
+                        "%s: that Weft-Session is over%s, another one is open%s",
+                        engine_call_name(call->kind), epitaph(e, call, why, sizeof why),
+                        holder(ctx, e, text, sizeof text));
       return false;
     }
     return true;
@@ -198,7 +204,7 @@ static bool needs_open(weft_ctx *ctx, engine *e, engine_call *call, const char *
                       engine_call_name(call->kind), holder(ctx, e, text, sizeof text));
   } else {
     engine_answer_err(ctx, e, call, WEFT_E_STATE, "%s%s", not_open,
-                      epitaph(e, text, sizeof text));
+                      epitaph(e, call, text, sizeof text));
   }
   return false;
 }

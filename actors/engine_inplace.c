@@ -200,7 +200,7 @@ const char *engine_unchanged(const engine *e)
   if (e->inplace.poisoned != 0) {
     return "the weights stay poisoned until a full update is committed";
   }
-  return e->inplace.wrote ? "the version is unchanged, but ranks that had begun to write "
-                            "in place are poisoned until a full update is committed"
+  return e->inplace.wrote ? "no version is live: ranks that had begun to write in place "
+                            "are poisoned until a full update is committed"
                           : "weights and version are unchanged";
 }

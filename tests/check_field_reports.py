@@ -77,4 +77,6 @@ def main(root, build):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     sys.exit(main(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))

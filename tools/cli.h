@@ -76,6 +76,9 @@ bool cli_http_ready(cli_http *http, cli_reply *out);
 /* Prints the server's error, or why it cannot be reached, and returns the exit code. */
 int cli_failed(const cli_opts *opts, const cli_http *http, const char *doing,
                const cli_reply *reply);
+/* Of an update that ended without a commit: into text, what the server says it left.
+ * sequence: before the end, when somebody else's commit may have come first, or NULL. */
+const char *cli_left(cli_http *http, const uint64_t *sequence, char *text, size_t cap);
 /* GET path and parse; on failure prints and returns the exit code, else CLI_DONE with
  * *reply and *tree to be freed by the caller. */
 int cli_get_json(const cli_opts *opts, cli_http *http, const char *path, cli_reply *reply,

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 void cli_warn(const char *fmt, ...)
@@ -27,11 +28,16 @@ static const char *error_text(const weft_json *tree)
   return text != NULL ? text : weft_json_str(weft_json_get(tree, "detail"));
 }
 
-static const char *advice(long status)
+static const char *advice(const char *doing, long status)
 {
   switch (status) {
   case 401:
     return " (give the token: --token-file FILE, or http://user:TOKEN@host)";
+  case 409:
+    return strcmp(doing, "start_weight_update") == 0 ||
+                   strcmp(doing, "start_draft_weight_update") == 0
+               ? " (weft push --take-over ends a session that is still open)"
+               : "";
   case 404:
     return " (is the server's dev mode on? weftd --dev)";
   default:
@@ -70,9 +76,50 @@ int cli_failed(const cli_opts *opts, const cli_http *http, const char *doing,
     text = error_text(tree);
   }
   cli_warn("%s: refused with %ld: %s%s", doing, reply->status,
-           text != NULL ? text : "no reason given", advice(reply->status));
+           text != NULL ? text : "no reason given", advice(doing, reply->status));
   weft_json_free(tree);
   return CLI_REFUSED;
+}
+
+/* Whether one engine's status can vouch for its weights.  Staged beside, an update that
+ * was not committed touches nothing; in place, a rank may be gone or poisoned. */
+static bool is_kept(const weft_json *status)
+{
+  const weft_json *w = weft_json_first(weft_json_get(status, "workers"));
+  const bool beside = strcmp(cli_str(status, "staging", ""), "shadow") == 0;
+  bool kept = w != NULL; /* a coordinator's replicas have their own staging */
+  for (; w != NULL && !beside; w = weft_json_next(w)) {
+    kept = kept && strcmp(cli_str(w, "state", ""), "ready") == 0;
+  }
+  return kept;
+}
+
+const char *cli_left(cli_http *http, const uint64_t *sequence, char *text, size_t cap)
+{
+  cli_reply reply;
+  weft_json *status = NULL;
+  cli_http_do(http,
+              &(cli_call){ .method = "GET", .path = "/weight_status", .timeout_s = 10 },
+              &reply);
+  if (reply.status != 200 ||
+      weft_json_parse(reply.body, reply.len, NULL, &status, NULL) != WEFT_OK) {
+    status = NULL; /* it cannot be said */
+  }
+  const char *const poisoned = cli_str(status, "poisoned", NULL);
+  if (poisoned != NULL) {
+    snprintf(text, cap, "no version is live: %s", poisoned);
+  } else if (sequence != NULL && status != NULL &&
+             cli_u64(status, "sequence") != *sequence) {
+    snprintf(text, cap, "a commit came first: version %.256s is current",
+             cli_str(status, "version", ""));
+  } else if (is_kept(status)) {
+    snprintf(text, cap, "nothing was changed: weights and version are as they were");
+  } else {
+    snprintf(text, cap, "see weft status for what it left");
+  }
+  weft_json_free(status);
+  cli_reply_fini(&reply);
+  return text;
 }
 
 int cli_get_json(const cli_opts *opts, cli_http *http, const char *path, cli_reply *reply,

@@ -39,11 +39,14 @@ static const command commands[] = {
   { "watch", WATCH, cmd_watch, "",
     "Prints each commit as it becomes visible, and what happens to sessions and "
     "workers.\n"
-    "Misses no commit: gaps are filled from the server." },
+    "Within one life of the engine it misses no commit: gaps are filled from the "
+    "server.\n"
+    "After a restart it goes on with the status (weft log has the commits)." },
   { "log", LOG, cmd_log, "",
     "Lists what was committed and what was aborted, newest first." },
   { "abort", ABORT, cmd_abort, "",
-    "Ends the open update session; weights and version stay as they were." },
+    "Ends the open update session; weights and version stay as they were, unless it has\n"
+    "written in place (weft status says so)." },
   { "resolve", RESOLVE, cmd_resolve, "",
     "Of a fleet's member whose coordinator is gone for good: ends the doubt about what "
     "it\n"
@@ -146,7 +149,8 @@ static void help_command(const command *c)
 static void help(void)
 {
   puts("weft: all-or-nothing weight updates for running inference workers\n\n"
-       "usage: weft COMMAND [options] [FILE...]      (weft COMMAND --help says more)\n");
+       "usage: weft COMMAND [options] [FILE...]      (weft COMMAND --help says more)\n"
+       "       weft --version\n");
   for (size_t i = 0; i < COMMANDS; i++) {
     printf("  %-10s ", commands[i].name);
     print_indented(commands[i].what, "             ");
@@ -283,6 +287,10 @@ int main(int argc, char **argv)
       }
       return run(&commands[i], argc, argv);
     }
+  }
+  if (strcmp(argv[1], "--version") == 0) {
+    puts("weft " WEFT_CLI_VERSION);
+    return CLI_DONE;
   }
   if (wants_help(argc, argv, 1) || strcmp(argv[1], "help") == 0) {
     help();

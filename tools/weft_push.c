@@ -309,7 +309,8 @@ static void give_up(push *p)
                            .timeout_s = 10 },
               &reply);
   if (reply.status != 0) {
-    cli_warn("nothing was changed: weights and version are as they were");
+    char text[512];
+    cli_warn("%s", cli_left(p->http, NULL, text, sizeof text));
   }
   cli_reply_fini(&reply);
   p->open = false;

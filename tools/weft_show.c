@@ -229,6 +229,23 @@ int cmd_status(const cli_opts *opts)
   return code;
 }
 
+/* The session that is open, or "", and the sequence. */
+static int open_session(const cli_opts *opts, cli_http *http, char *id, size_t cap,
+                        uint64_t *sequence)
+{
+  cli_reply reply;
+  weft_json *status = NULL;
+  const int code = cli_get_json(opts, http, "/weight_status", &reply, &status);
+  id[0] = '\0';
+  if (code == CLI_DONE) {
+    snprintf(id, cap, "%s", cli_str(weft_json_get(status, "session"), "id", ""));
+    *sequence = cli_u64(status, "sequence");
+    weft_json_free(status);
+    cli_reply_fini(&reply);
+  }
+  return code;
+}
+
 int cmd_abort(const cli_opts *opts)
 {
   cli_http *const http = cli_http_create(opts);
@@ -236,7 +253,9 @@ int cmd_abort(const cli_opts *opts)
   char *body = NULL;
   size_t len = 0;
   cli_reply reply;
-  int code = CLI_DONE;
+  char session[80];
+  uint64_t sequence = 0;
+  int code;
   if (http == NULL) {
     return CLI_USAGE;
   }
@@ -249,6 +268,13 @@ int cmd_abort(const cli_opts *opts)
     cli_http_destroy(http);
     return CLI_USAGE;
   }
+  code = opts->json ? CLI_DONE
+                    : open_session(opts, http, session, sizeof session, &sequence);
+  if (code != CLI_DONE) {
+    free(body);
+    cli_http_destroy(http);
+    return code;
+  }
   cli_http_do(http,
               &(cli_call){ .method = "POST",
                            .path = "/abort_weight_update",
@@ -260,7 +286,12 @@ int cmd_abort(const cli_opts *opts)
   } else if (opts->json) {
     cli_print_json(reply.body, reply.len);
   } else {
-    puts("session ended; weights and version are as they were");
+    char text[512];
+    if (session[0] == '\0') {
+      puts("no session was open");
+    } else {
+      printf("session ended; %s\n", cli_left(http, &sequence, text, sizeof text));
+    }
   }
   cli_reply_fini(&reply);
   free(body);

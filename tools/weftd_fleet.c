@@ -13,7 +13,8 @@ const char weftd_fleet_help[] =
     "                         for each; needs --state-dir; --tp and --pp are then those\n"
     "                         of each engine, and there are no workers here\n"
     "  --replica-token-file FILE\n"
-    "                         token of replicas that are not on ipc\n"
+    "                         token of replicas that are not on ipc; every one of\n"
+    "                         them then needs it, on ipc too\n"
     "  --join URL             where replicas come back to [chosen to be reached]\n"
     "  --member URL           be a member: a coordinator invites this engine at URL, "
     "and\n"
@@ -54,6 +55,7 @@ static unsigned check_unused(const weftd_opts *o)
                  { "--tp-plan", o->tp_plan != NULL },
                  { "--manifest", o->manifest != NULL },
                  { "--draft", o->draft },
+                 { "--staging", o->staging_name != NULL },
                  { "--draft-manifest", o->draft_manifest != NULL },
                  { "--restore", o->restore } };
   unsigned bad = 0;

@@ -179,8 +179,9 @@ static weft_err look(const weft_device_opts *opts, const wefti_cuda *cuda,
     return err;
   }
   if (opts->device < 0 || opts->device >= info->count) {
-    return weft_whyf(why, WEFT_E_UNAVAIL, "device %d: this process sees %d", opts->device,
-                     info->count);
+    return weft_whyf(why, WEFT_E_UNAVAIL,
+                     "device %d: this process sees %d; --device counts them from 0",
+                     opts->device, info->count);
   }
   wefti_cuda_identity(cuda, opts->device, info->name, info->uuid);
   return WEFT_OK;

@@ -175,7 +175,9 @@ static weft_err join(wefti_nccl_state *st, bool first, wefti_look look, wefti_wa
   }
   const char *advice =
       strstr(inner.text, "Duplicate GPU") != NULL
-          ? "two ranks on one GPU (the ipc backend is for that): "
+          ? "two ranks on one GPU (give them different ones with --device, or use the "
+            "ipc "
+            "backend): "
       : strstr(inner.text, "Mismatched NCCL version") != NULL
           ? "--nccl is not the library that the trainer loads: "
       : err == WEFT_E_TIMEOUT

@@ -20,6 +20,8 @@ def free_port():
 def test_help_and_usage():
     p = weft("--help")
     same(p.returncode, 0, "weft --help")
+    daemon = subprocess.run([BIN / "weftd", "--version"], capture_output=True, text=True, check=True)
+    same(weft("--version").stdout, daemon.stdout.replace("weftd", "weft"), "weft --version")
     for c in COMMANDS:
         check(c in p.stdout, f"weft --help tells of {c}")
         h = weft(c, "--help")
@@ -73,7 +75,8 @@ def test_refused():
         w.ok("/start_weight_update")
         p = weft("push", f, server=w.url)
         same(p.returncode, 1, f"push while another session is open: {p.stderr}")
-        check("409" in p.stderr and "already active" in p.stderr, f"says why: {p.stderr}")
+        check("409" in p.stderr and "already active" in p.stderr and "--take-over" in p.stderr,
+              f"says why, and what helps: {p.stderr}")
         check(w.status()["session"], "the other's session was left alone")
         p = weft("push", "--take-over", "--version", "mine", f, server=w.url)
         same(p.returncode, 0, f"push --take-over: {p.stderr}")
@@ -92,6 +95,7 @@ def test_refused():
         same(w.status()["session"], None, "no session is left")
         p = weft("push", "--version", "x", f, bad, server=w.url)
         same(p.returncode, 1, f"push of a good and a bad file: {p.stderr}")
+        check("nothing was changed" in p.stderr, f"says what it left: {p.stderr}")
         same((w.version(), w.status()["session"]), ("mine", None), "all or nothing")
         check(holds(w, model("a")), "bytes")
     with Daemon(dev=False) as w:
@@ -133,8 +137,12 @@ def test_what_it_prints():
         p = weft("checksum", "--compare", "base.json", server=w.url)
         same((p.returncode, p.stdout.count("scale: differs")), (1, 2), f"compare: {p.stdout}")
         w.ok("/start_weight_update")
-        same(weft("abort", server=w.url).returncode, 0, "abort")
+        p = weft("abort", server=w.url)
+        same((p.returncode, p.stdout), (0, "session ended; nothing was changed: weights and version are as they were\n"),
+             "abort")
         same(w.status()["session"], None, "no session")
+        p = weft("abort", server=w.url)
+        same((p.returncode, p.stdout), (0, "no session was open\n"), "abort of nothing")
         os.chdir("/")
 
 

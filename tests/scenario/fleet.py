@@ -338,6 +338,7 @@ def test_options():
                 ((*r, *s, "--workers-join"), "--workers-join has no meaning"),
                 ((*r, *s, "--restore"), "--restore has no meaning"),
                 ((*r, *s, "--manifest", "/m"), "--manifest has no meaning"),
+                ((*r, *s, "--staging", "inplace"), "--staging has no meaning"),
                 ((*r, *s, "--dp-size", "3"), "--dp-size 3"),
                 ((*r, *s, "--join", "tcp://127.0.0.1:0"), "--join tcp://127.0.0.1:0: over tcp it needs"),
                 (("--replica-token-file", d / "token"), "--replica-token-file needs --replica"),

@@ -79,8 +79,13 @@ def test_init_takes_over_what_was_left_open():
         left = w.ok("/start_weight_update").headers["weft-session"]
         w.ok("/update_weights", w.file_source(b))
         w.ok("/init_weight_transfer_engine", {"init_info": {}})
+        why = f"(session {left} was aborted: taken over by a new init_weight_transfer_engine)"
         refused(w.post("/finish_weight_update", headers={"Weft-Session": left}), 409,
-                "finish of the session that was taken over")
+                "finish of the session that was taken over", why)
+        w.ok("/start_weight_update")
+        refused(w.post("/update_weights", w.file_source(b), headers={"Weft-Session": left}), 409,
+                "update of it while another one is open", why)
+        w.ok("/abort_weight_update")
         same(w.version(), "a", "version after the take-over")
         check(holds(w, model("a")), "bytes after the take-over")
         w.push(b, "b")

@@ -183,7 +183,7 @@ def test_what_is_refused():
         fine(w, push(w, "nccl", "--version", "one", a), model("a"), "one")
         for args, words in ((("--nccl", "/no/such.so"), "NCCL .*cannot be loaded"),
                             (("--cudart", "/no/such.so"), "CUDA runtime .*cannot be loaded"),
-                            (("--device", "17"), "device 17: this process sees 4"),
+                            (("--device", "17"), "device 17: this process sees 4; --device"),
                             (("--device", "x"), "--device x: not a whole number"),
                             (("--rendezvous", "pigeon"), "store or id"),
                             (("--packed-buffer-bytes", "7"), "need --packed"),

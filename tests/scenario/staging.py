@@ -9,7 +9,7 @@ import socket
 
 from weft_fleet import Fleet
 from weft_scenario import (SLOW, TORCH, Background, Daemon, Silent, check, folder, holds, main, model, same,
-                           until, write_safetensors)
+                           until, weft, write_safetensors)
 
 INPLACE = ("--staging", "inplace")
 MIB = 1 << 20
@@ -150,9 +150,11 @@ def test_an_abort_half_way_poisons():
         until(lambda: states(w) == ["updating"] * 2, "both ranks have begun to write")
         check(not w.is_ready(), "not ready while bytes are written over")
         check("in place" in w.get("/ready").body.decode(), "and says why")
-        w.ok("/abort_weight_update")
+        p = weft("abort", server=w.url)
+        check(p.returncode == 0 and "no version is live: rank " in p.stdout, f"weft abort says what it left: {p}")
         r = update.result()
-        check(r.status >= 400 and "poisoned" in r.body.decode(), f"the update says what it left: {r}")
+        check(r.status >= 400 and "no version is live" in r.body.decode() and "poisoned" in r.body.decode(),
+              f"the update says what it left: {r}")
         is_poisoned(w)
         heals(w, d)
 
@@ -172,6 +174,19 @@ def test_a_died_trainer_and_a_deadline_poison():
                 check(update.result().status >= 400, f"the update fails ({how})")
             until(lambda: w.status()["state"] == "idle", "the session is over")
             is_poisoned(w, [0])
+
+
+def test_a_push_that_fails_half_way_says_so():
+    """weft push: the first file is there, the second is none."""
+    with folder() as d, Daemon(*INPLACE) as w:
+        begun(w, d)
+        whole = write_safetensors(d / "a.safetensors", model("a"))
+        bad = d / "bad.safetensors"
+        bad.write_bytes((d / "a.safetensors").read_bytes()[:-1])
+        p = weft("push", "--json", whole, bad, server=w.url)
+        same(p.returncode, 1, f"refused: {p.stderr}")
+        check("no version is live: rank " in p.stderr and "nothing was changed" not in p.stderr, p.stderr)
+        is_poisoned(w)
 
 
 def kill_half_way(w, rank):

@@ -3,10 +3,12 @@
 objects of a finished build and the few mutated files, and runs it until it fails.
 
   check_mutations.py --build BUILD [--seeds N] [--jobs J] [--only NAME…]
+  check_mutations.py --look
 
 BUILD is a CMake build folder (Ninja) in which weft-sim was built, better with optimisation.
 Ends with 0 when every mutant was caught within N seeds and the unmutated program passes the
-first 300.  A mutant whose text is no longer in the code is a failure: nothing is run then."""
+first 300.  A mutant whose text is no longer in the code, or that the table
+of tests/README.md does not have, is a failure: nothing is run then; --look does that alone."""
 import argparse
 import concurrent.futures
 import json
@@ -63,6 +65,20 @@ def does_not_fit(mutation):
     return None
 
 
+def not_told():
+    """How the table of tests/README.md differs from mutations/table.py, line by line."""
+    text = (ROOT / "tests/README.md").read_text()
+    rows = text.split("| mutant | found as |")[1].split("\n\n")[0].splitlines()[2:]
+    told = []
+    for cell in (row.split("|")[1].strip() for row in rows):
+        fleet = cell.startswith("fleet: ")
+        told += [(fleet, name.strip()) for name in cell.removeprefix("fleet: ").split(",")]
+    there = [(m in FLEET_MUTATIONS, m[0]) for m in MUTATIONS + FLEET_MUTATIONS]
+    return [f"tests/README.md has no {name} (fleet: {fleet})" for fleet, name in there if (fleet, name) not in told] + \
+        [f"tests/README.md has {name}, the table has not, or not once" for fleet, name in told
+         if (fleet, name) not in there or told.count((fleet, name)) > 1]
+
+
 def build_mutant(args, name, edits, out):
     objects = []
     for path, text in mutated(name, edits).items():
@@ -111,21 +127,26 @@ def check(args, mutation):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--build", type=pathlib.Path)
+    parser.add_argument("--look", action="store_true", help="build nothing: does the table fit code and README?")
     parser.add_argument("--seeds", type=int, default=8000)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*")
     args = parser.parse_args()
-    args.build = args.build.resolve()
-    args.commands = compile_commands(args.build)
-    args.link = link_command(args.build)
     chosen = [m for m in MUTATIONS + FLEET_MUTATIONS if not args.only or m[0] in args.only]
     unknown = set(args.only or ()) - {m[0] for m in chosen}
     if unknown:
         raise Broken(f"the table has no {', '.join(sorted(unknown))}")
-    stale = [problem for problem in map(does_not_fit, chosen) if problem]
+    stale = [problem for problem in map(does_not_fit, chosen) if problem] + not_told()
     if stale:
-        raise Broken("the table has fallen behind the code:\n" + "\n".join(stale))
+        raise Broken("the table has fallen behind:\n" + "\n".join(stale))
+    if args.look:
+        return 0
+    if args.build is None:
+        parser.error("--build BUILD is needed, or --look")
+    args.build = args.build.resolve()
+    args.commands = compile_commands(args.build)
+    args.link = link_command(args.build)
     began = time.monotonic()
     missed = 0
     for fleet in (False, True):

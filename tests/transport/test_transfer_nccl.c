@@ -175,7 +175,7 @@ static void two_workers_on_one_gpu_are_told(void **state)
   assert_err(weft_transfer_nccl()->init(w->backend, info, strlen(info), &who, NULL, &why),
              WEFT_E_FAILED);
   assert_non_null(strstr(why.text, "Duplicate GPU detected"));
-  assert_non_null(strstr(why.text, "the ipc backend is for that"));
+  assert_non_null(strstr(why.text, "give them different ones with --device"));
   assert_int_equal(pthread_join(thread, NULL), 0);
   assert_int_equal(s.err, WEFT_E_FAILED);
   assert_int_not_equal(trainer_join_thread(&w->t), 0);
