@@ -28,8 +28,10 @@ int cmd_resolve(const cli_opts *opts)
     cli_print_json(reply.body, reply.len);
   } else {
     puts(opts->commit
-             ? "committed here; its coordinator, or another one, can have it again"
-             : "aborted here; weights and version are as they were");
+             ? "committed here; it serves nobody until a coordinator, its own or "
+               "another one, leads it again"
+             : "aborted here: weights and version are as they were; it serves nobody "
+               "until a coordinator, its own or another one, leads it again");
   }
   cli_reply_fini(&reply);
   cli_http_destroy(http);

@@ -114,7 +114,9 @@ def test_a_doubt_is_resolved_by_an_operator():
                 had = f.doubt(i) is not None
                 p = resolve(f.members[i], word)
                 same(p.returncode, 0 if had else 1, f"weft resolve {word}, replica {i}: {p.stdout}{p.stderr}")
+                check(not had or "serves nobody until a coordinator" in p.stdout, f"says what is left to do: {p.stdout}")
                 until(lambda i=i: f.doubt(i) is None, "the doubt is gone")
+                check(not f.members[i].is_ready(), "and it serves nobody yet")
             history = [v["version"] for v in f.members[0].get("/weight_versions").json["versions"]
                        if v["kind"] == "weights"]
             same(history[0], "b" if word == "--commit" else "a", f"newest commit in replica 0's history: {history}")
