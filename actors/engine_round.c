@@ -60,6 +60,7 @@ static weft_msg *question(weft_ctx *ctx, engine *e, const engine_member *m, uint
   case PHASE_START:
     return start_of(ctx, e, m, op);
   case PHASE_ACCEPT:
+    WEFT_ASSERT(e->call != NULL);
     return weft_msg_make(ctx, &(weft_w_accept){ .h.type = WEFT_MSG_W_ACCEPT,
                                                 ENVELOPE(e, m, op),
                                                 .what = what,
@@ -73,6 +74,7 @@ static weft_msg *question(weft_ctx *ctx, engine *e, const engine_member *m, uint
                                             .timeout_ms = left_ms }
                                    .h);
   case PHASE_FINISH:
+    WEFT_ASSERT(e->call != NULL);
     return weft_msg_make(
         ctx, &(weft_w_finish){ .h.type = WEFT_MSG_W_FINISH,
                                ENVELOPE(e, m, op),
