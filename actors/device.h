@@ -238,6 +238,12 @@ void wefti_inplace_clear(wefti_device *device);
  * as it lies there, and only this thread writes: OK. */
 weft_err wefti_inplace_verify(const wefti_device_session *s, weft_why *why) WEFT_MUST_USE;
 
+/* Hashes count host tensors, several at once, and compares each with its digest.  They
+ * lie stride bytes apart.  *bad: the first that holds other bytes; count = none does.
+ * Errors: NOMEM, CANCELLED. */
+weft_err wefti_device_rehash(const wefti_device *device, const weft_tensor *first,
+                             size_t stride, size_t count, size_t *bad) WEFT_MUST_USE;
+
 /* ---- the plan's tensors in name order (device_order.c) */
 /* [plan->count] positions; the caller frees them or hands them to keep.  Errors:
  * OVERFLOW, NOMEM. */

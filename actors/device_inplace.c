@@ -9,7 +9,6 @@
  *
  * Device memory ends with the process, so that the store's own mark is enough for it. */
 #include "device.h"
-#include "weft/digest.h"
 
 #include <stdlib.h>
 
@@ -104,43 +103,23 @@ void wefti_inplace_watch(wefti_device_session *s)
   }
 }
 
-static weft_err compare(const wefti_device_session *s, const weft_digest *is,
-                        weft_why *why)
-{
-  for (size_t i = 0; i < s->staged_count; i++) {
-    const weft_tensor *t = &s->staged[i].entry.t;
-    if (!weft_digest_equal(is[i], weft_digest_load(t->digest))) {
-      return weft_whyf(why, WEFT_E_CONFLICT,
-                       "tensor '%.200s' no longer holds the bytes that came", t->name);
-    }
-  }
-  return WEFT_OK;
-}
-
 weft_err wefti_inplace_verify(const wefti_device_session *s, weft_why *why)
 {
-  wefti_device *device = s->device;
-  const size_t count = s->staged_count;
+  const wefti_device *device = s->device;
+  size_t bad = 0;
   if (weft_memory_device(device->memory) >= 0) {
     return WEFT_OK;
   }
-  weft_piece *pieces = calloc(count > 0 ? count : 1, sizeof *pieces);
-  weft_digest *is = calloc(count > 0 ? count : 1, sizeof *is);
-  weft_err err = pieces && is ? WEFT_OK : WEFT_E_NOMEM;
-  for (size_t i = 0; i < count && err == WEFT_OK; i++) {
-    const weft_tensor *t = &s->staged[i].entry.t;
-    pieces[i] = (weft_piece){ t->data, t->bytes };
+  const weft_err err =
+      wefti_device_rehash(device, s->staged_count > 0 ? &s->staged[0].entry.t : NULL,
+                          sizeof s->staged[0], s->staged_count, &bad);
+  if (err != WEFT_OK) {
+    return weft_whyf(why, err, "%s while digests were taken",
+                     err == WEFT_E_CANCELLED ? "cancelled" : "out of memory");
   }
-  if (err == WEFT_OK) {
-    err = weft_digest_pieces(pieces, count, device->threads, &device->cancel, is);
-  }
-  if (err == WEFT_OK) {
-    err = compare(s, is, why);
-  } else {
-    err = weft_whyf(why, err, "%s while digests were taken",
-                    err == WEFT_E_CANCELLED ? "cancelled" : "out of memory");
-  }
-  free(pieces);
-  free(is);
-  return err;
+  return bad == s->staged_count
+             ? WEFT_OK
+             : weft_whyf(why, WEFT_E_CONFLICT,
+                         "tensor '%.200s' no longer holds the bytes that came",
+                         s->staged[bad].entry.t.name);
 }

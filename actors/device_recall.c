@@ -1,7 +1,6 @@
 /* The weights of the rank's last life: taken from whoever kept them, looked at, and
  * installed. */
 #include "device.h"
-#include "weft/digest.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,45 +19,30 @@ static weft_err check_order(const wefti_entry *entries, size_t count, weft_why *
   return WEFT_OK;
 }
 
-static weft_err compare(const wefti_entry *entries, size_t count, const weft_digest *is,
-                        weft_why *why)
-{
-  for (size_t i = 0; i < count; i++) {
-    if (!weft_digest_equal(is[i], weft_digest_load(entries[i].t.digest))) {
-      return weft_whyf(why, WEFT_E_FAILED,
-                       "weights of the last life: tensor '%.*s' is damaged", NAME_SHOWN,
-                       entries[i].t.name);
-    }
-  }
-  return WEFT_OK;
-}
-
 /* The last life may have been killed at anything, and the table is as old as the set:
  * the bytes themselves have to say that they are whole. */
-static weft_err check_bytes(wefti_device *device, const wefti_entry *entries,
+static weft_err check_bytes(const wefti_device *device, const wefti_entry *entries,
                             size_t count, weft_why *why)
 {
-  weft_piece *pieces = calloc(count > 0 ? count : 1, sizeof *pieces);
-  weft_digest *is = calloc(count > 0 ? count : 1, sizeof *is);
-  weft_err err =
-      pieces && is
-          ? check_order(entries, count, why)
-          : weft_whyf(why, WEFT_E_NOMEM,
-                      "out of memory for the digests of %zu tensors of the last life",
-                      count);
-  if (err == WEFT_OK) {
-    for (size_t i = 0; i < count; i++) {
-      pieces[i] = (weft_piece){ entries[i].t.data, entries[i].t.bytes };
-    }
-    err = weft_digest_pieces(pieces, count, device->threads, &device->cancel, is);
-    err = err == WEFT_OK
-              ? compare(entries, count, is, why)
-              : weft_whyf(why, err, "weights of the last life: %s",
-                          err == WEFT_E_CANCELLED ? "cancelled" : weft_strerror(err));
+  size_t bad = 0;
+  weft_err err = check_order(entries, count, why);
+  if (err != WEFT_OK) {
+    return err;
   }
-  free(pieces);
-  free(is);
-  return err;
+  err = wefti_device_rehash(device, count > 0 ? &entries[0].t : NULL, sizeof entries[0],
+                            count, &bad);
+  if (err == WEFT_E_NOMEM) {
+    return weft_whyf(
+        why, err, "out of memory for the digests of %zu tensors of the last life", count);
+  }
+  if (err != WEFT_OK) {
+    return weft_whyf(why, err, "weights of the last life: %s",
+                     err == WEFT_E_CANCELLED ? "cancelled" : weft_strerror(err));
+  }
+  return bad == count ? WEFT_OK
+                      : weft_whyf(why, WEFT_E_FAILED,
+                                  "weights of the last life: tensor '%.*s' is damaged",
+                                  NAME_SHOWN, entries[bad].t.name);
 }
 
 static weft_err check_set(wefti_device *device, const wefti_entry *entries, size_t count,

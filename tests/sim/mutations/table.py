@@ -87,7 +87,7 @@ MUTATIONS = [
         ("actors/worker.c", "  end_before_adoption(ctx, w, ask->epoch);",
          "  (void)end_before_adoption;")]),
     ("kept-not-verified", "what a worker's last life left is served without a look at its bytes", [
-        ("actors/device_recall.c", "    if (!weft_digest_equal(", "    if (count > 8 && !weft_digest_equal(")]),
+        ("actors/device_rehash.c", "    if (!weft_digest_equal(", "    if (count > 8 && !weft_digest_equal(")]),
     ("kept-any-set", "what is offered is served whatever the engine has named", [
         ("actors/device_recall.c",
          "(got[0] != digest[0] || got[1] != digest[1])", "got[0] == 0")]),
