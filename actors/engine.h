@@ -178,11 +178,11 @@ void engine_fence(weft_ctx *ctx, engine *e, uint32_t rank, const char *why);
 void engine_fence_due(weft_ctx *ctx, engine *e, uint32_t rank, uint64_t timer);
 void engine_admit_arrivals(weft_ctx *ctx, engine *e); /* what kept them out has ended */
 void engine_member_published(engine *e, uint32_t rank);
-/* Starts again what timers found no memory. */
+/* Starts again what timers found no memory, and tells a rank of another dp_index. */
 void engine_members_rearm(weft_ctx *ctx, engine *e);
 bool engine_member_usable(const engine_member *m); /* can be asked something */
 /* Tells m, or anew, who we are.  Returns the question's number. */
-uint64_t engine_member_adopt(weft_ctx *ctx, engine *e, const engine_member *m);
+uint64_t engine_member_adopt(weft_ctx *ctx, engine *e, engine_member *m);
 /* false and the reason when not all ranks are in and have what is visible. */
 bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap);
 

@@ -279,23 +279,18 @@ static void new_fleet(weft_ctx *ctx, engine *e)
   }
 }
 
-/* dp rank and size are the fleet's where nobody configured them. */
-static void take_place(weft_ctx *ctx, engine *e, const weft_w_adopt *m)
+/* dp rank and size are the fleet's where nobody configured them.  engine_members_rearm
+ * tells our ranks. */
+static void take_place(engine *e, const weft_w_adopt *m)
 {
   engine_upstream *up = &e->up;
   const bool ours = e->args.dp_size == 1 || up->placed;
   up->rank = m->rank;
   up->size = m->world_size;
-  if (!ours || (e->args.dp_index == m->rank && e->args.dp_size == m->world_size)) {
-    return;
-  }
-  up->placed = true;
-  e->args.dp_index = m->rank;
-  e->args.dp_size = m->world_size;
-  for (uint32_t i = 0; i < e->world && e->session.state == WEFTI_IDLE; i++) {
-    if (engine_member_usable(&e->members[i])) {
-      (void)engine_member_adopt(ctx, e, &e->members[i]); /* its answer says nothing new */
-    }
+  if (ours) {
+    up->placed = true;
+    e->args.dp_index = m->rank;
+    e->args.dp_size = m->world_size;
   }
 }
 
@@ -368,7 +363,7 @@ void engine_upstream_adopt(weft_ctx *ctx, engine *e, const weft_w_adopt *m)
   }
   up->seen = m->sequence < up->seen ? m->sequence : up->seen;
   engine_upstream_judge(ctx, e);
-  take_place(ctx, e, m);
+  take_place(e, m);
   weft_log(ctx, WEFT_LOG_INFO,
            "adopted as replica %" PRIu32 " of %" PRIu32 " fleet=%s boot=%016" PRIx64
            " sequence=%" PRIu64 " behind=%d doubt=%d",

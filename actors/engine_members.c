@@ -89,9 +89,10 @@ static void admit(weft_ctx *ctx, engine *e, engine_member *m)
   m->beat = engine_member_adopt(ctx, e, m);
 }
 
-uint64_t engine_member_adopt(weft_ctx *ctx, engine *e, const engine_member *m)
+uint64_t engine_member_adopt(weft_ctx *ctx, engine *e, engine_member *m)
 {
   const engine_visible *v = &e->visible;
+  m->dp_index = e->args.dp_index;
   return weft_ask(
       ctx, m->actor,
       weft_msg_make(
@@ -104,7 +105,7 @@ uint64_t engine_member_adopt(weft_ctx *ctx, engine *e, const engine_member *m)
               .op = ++e->op_last,
               .rank = m->rank,
               .world_size = e->world,
-              .dp_index = e->args.dp_index,
+              .dp_index = m->dp_index,
               .sequence = v->weights_sequence,
               .digest_hi = m->digest_hi,
               .digest_lo = m->digest_lo,
@@ -115,6 +116,19 @@ uint64_t engine_member_adopt(weft_ctx *ctx, engine *e, const engine_member *m)
               .echo_ns = m->state == MEMBER_ADOPTING ? m->stamp_ns : 0 }
                .h),
       ADOPT_MS);
+}
+
+/* The fleet's numbers can come at any time: while m is being adopted with other ones, or
+ * in a session, which goes on with what it began with.  A heartbeat under way is given
+ * up for it, the answer says the same. */
+static void place(weft_ctx *ctx, engine *e, engine_member *m)
+{
+  if (engine_member_usable(m) && m->dp_index != e->args.dp_index &&
+      e->session.state == WEFTI_IDLE) {
+    weft_ask_cancel(ctx, m->beat);
+    m->placing = true;
+    m->beat = engine_member_adopt(ctx, e, m);
+  }
 }
 
 /* Between a record's issue and its visibility nobody comes in: it could not be told apart
@@ -270,7 +284,7 @@ void engine_beat_all(weft_ctx *ctx, engine *e)
 static void beat_failed(weft_ctx *ctx, engine *e, engine_member *m, const char *why)
 {
   const uint64_t silent = weft_now_ms(ctx) - m->stamp_at_ms;
-  if (m->state == MEMBER_ADOPTING || silent >= ENGINE_HUNG_MS) {
+  if (m->state == MEMBER_ADOPTING || m->placing || silent >= ENGINE_HUNG_MS) {
     char text[128];
     (void)snprintf(text, sizeof text, "%.80s", why);
     engine_fence(ctx, e, m->rank, text);
@@ -305,6 +319,7 @@ bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
     m->beat = engine_member_adopt(ctx, e, m);
     return true;
   }
+  m->placing = false;
   const weft_w_state before = m->reported;
   m->reported = *s;
   m->reported.device = (weft_str){ 0 };
@@ -380,6 +395,7 @@ static void lost(weft_ctx *ctx, engine *e, engine_member *m, bool is_fenced,
   weft_timer_cancel(ctx, m->beat_timer);
   m->beat = 0;
   m->beat_timer = 0;
+  m->placing = false;
   m->no_grant = true;
   m->state = MEMBER_LOST;
   (void)snprintf(m->why, sizeof m->why, "%s", why);
@@ -496,6 +512,7 @@ void engine_members_rearm(weft_ctx *ctx, engine *e)
     if (engine_member_usable(m) && m->beat_timer == 0) {
       m->beat_timer = weft_timer_start(ctx, e->args.beat_ms, ENGINE_TAG(TIMER_BEAT, i));
     }
+    place(ctx, e, m);
     if (m->state != MEMBER_LOST || m->fence_timer != 0) {
       continue;
     }

@@ -26,7 +26,8 @@ static void rank_ok(weft_ctx *ctx, const weft_w_go *q)
   (void)weft_reply(ctx, weft_return_of(&q->h), weft_msg_make(ctx, &m.h));
 }
 
-static void rank_state(weft_ctx *ctx, const fleet_rank *r, const weft_w_go *q)
+static void rank_state(weft_ctx *ctx, const fleet_rank *r, weft_return to,
+                       const weft_w_go *q)
 {
   const weft_w_state m = { .h.type = WEFT_MSG_W_STATE,
                            ENV(q),
@@ -35,7 +36,7 @@ static void rank_state(weft_ctx *ctx, const fleet_rank *r, const weft_w_go *q)
                            .digest_lo = r->live,
                            .stamp_ns = weft_boottime_ns(ctx),
                            .pid = 1 };
-  (void)weft_reply(ctx, weft_return_of(&q->h), weft_msg_make(ctx, &m.h));
+  (void)weft_reply(ctx, to, weft_msg_make(ctx, &m.h));
 }
 
 static void rank_publish(weft_ctx *ctx, const fleet_rank_args *s, fleet_rank *r,
@@ -74,9 +75,22 @@ static void rank_finish(weft_ctx *ctx, fleet_rank *r, const weft_w_go *q)
   (void)weft_reply(ctx, weft_return_of(&q->h), weft_msg_make(ctx, &m.h));
 }
 
-static void rank_session(weft_ctx *ctx, fleet_rank *r, const weft_msg *msg)
+/* Ranks of two replicas with one number would hide each other's checksums, and take each
+ * other's place in a sender's process group. */
+static void check_place(const fleet_rank_args *s, const fleet_rank *r)
+{
+  const wefti_upstream *u = &s->e->upstream;
+  if (u->size != 0 && r->dp != u->rank) {
+    fleet_break(s->e->w, "rank %u of replica %u of %u has dp_index %u in a session",
+                s->rank, u->rank, u->size, r->dp);
+  }
+}
+
+static void rank_session(weft_ctx *ctx, const fleet_rank_args *s, fleet_rank *r,
+                         const weft_msg *msg)
 {
   const weft_w_go *q = (const weft_w_go *)msg;
+  check_place(s, r);
   if (q->epoch <= r->ended) {
     rank_refuse(ctx, q, WEFT_E_STALE, "that epoch has ended");
   } else if (msg->type == WEFT_MSG_W_START) {
@@ -133,6 +147,29 @@ static void rank_query(weft_ctx *ctx, const fleet_rank_args *s, const fleet_rank
   weft_buf_unref(json);
 }
 
+/* An adoption is not always answered at once: meanwhile the fleet's own may come. */
+static void rank_adopt_late(weft_ctx *ctx, const fleet_rank_args *s, fleet_rank *r,
+                            const weft_w_go *q)
+{
+  rank_adopt(r, q);
+  if (s->e->w->late_frames && weft_random(ctx) % 4 == 0) {
+    r->late = weft_return_of(&q->h);
+    r->late_of = *(const weft_w_adopt *)q;
+    (void)weft_timer_start(ctx, 1 + weft_random(ctx) % 300, 0);
+  } else {
+    rank_state(ctx, r, weft_return_of(&q->h), q);
+  }
+}
+
+/* … but before what was asked after it. */
+static void rank_catch_up(weft_ctx *ctx, fleet_rank *r)
+{
+  if (r->late_of.h.type != 0) {
+    rank_state(ctx, r, r->late, (const weft_w_go *)&r->late_of);
+    r->late_of.h.type = 0;
+  }
+}
+
 static weft_err rank_on(weft_ctx *ctx, void *self, const weft_msg *msg)
 {
   const fleet_rank_args *s = self;
@@ -142,8 +179,12 @@ static weft_err rank_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     weft_stop(ctx, WEFT_OK);
     return WEFT_OK;
   }
+  if (r->incarnation != s->incarnation) {
+    return WEFT_OK;
+  }
+  rank_catch_up(ctx, r);
   if (msg->type < WEFT_MSG_W_ADOPT || msg->type > WEFT_MSG_W_QUERY ||
-      r->incarnation != s->incarnation || msg->type == r->mute) {
+      msg->type == r->mute) {
     return WEFT_OK;
   }
   if (msg->type == r->refuse) {
@@ -158,14 +199,13 @@ static weft_err rank_on(weft_ctx *ctx, void *self, const weft_msg *msg)
   }
   switch (msg->type) {
   case WEFT_MSG_W_ADOPT:
-    rank_adopt(r, q);
-    rank_state(ctx, r, q);
+    rank_adopt_late(ctx, s, r, q);
     break;
   case WEFT_MSG_W_BEAT: {
     const weft_w_beat *b = (const weft_w_beat *)msg;
     const uint64_t until = b->echo_ns + (uint64_t)b->grant_ms * 1000000;
     r->until_ns = b->grant != 0 && until > r->until_ns ? until : r->until_ns;
-    rank_state(ctx, r, q);
+    rank_state(ctx, r, weft_return_of(&q->h), q);
     break;
   }
   case WEFT_MSG_W_PUBLISH:
@@ -181,7 +221,7 @@ static weft_err rank_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     rank_query(ctx, s, r, (const weft_w_query *)msg);
     break;
   default:
-    rank_session(ctx, r, msg);
+    rank_session(ctx, s, r, msg);
     break;
   }
   return WEFT_OK;

@@ -42,6 +42,8 @@ typedef struct fleet_rank {
   uint16_t mute;                    /* never answers it; until cleared */
   uint64_t flip;                    /* its bytes differ by this */
   uint32_t dp;                      /* as its engine says */
+  weft_return late;                 /* answer to an adoption that waits */
+  weft_w_adopt late_of;             /* … and that adoption; type 0 = none */
 } fleet_rank;
 
 typedef struct fleet_journal {

@@ -237,4 +237,8 @@ FLEET_MUTATIONS = [
     ("does-not-settle", "a restarted coordinator goes on while earlier grants run", [
         (ENGINE + "fleet.c", "         weft_now_ms(ctx) >= e->boot_ms + e->args.fence_ms;",
          "         weft_now_ms(ctx) >= e->boot_ms;")]),
+    ("place-not-told", "a rank that came in before its engine was adopted keeps the number it "
+     "was told then", [
+        (ENGINE + "members.c", "  if (engine_member_usable(m) && m->dp_index != e->args.dp_index &&",
+         "  if (!e->up.placed && m->dp_index != e->args.dp_index &&")]),
 ]
