@@ -35,7 +35,8 @@ typedef struct wefti_keeper {
 typedef struct wefti_lender {
   /* The worker's loop.  The caller has pinned snapshot (wefti_store_base); on WEFT_OK the
    * lender unpins it when it was taken, or nobody takes it.  towards as of w_lend; *info
-   * is the caller's.  Errors: UNAVAIL (it lends already), UNSUPPORTED. */
+   * is the caller's.  Nobody waits for what was lent before: that ends.  Errors: UNAVAIL
+   * (too much of that has not ended yet), UNSUPPORTED. */
   weft_err (*lend)(void *arg, const weft_snapshot *snapshot, const char *towards,
                    weft_buf **info, weft_why *why);
   /* The worker's loop: as soon as may be, nothing is lent any more. */

@@ -7,6 +7,10 @@
 
 #include "device.h"
 
+/* Without a byte that moves, either side gives a loan up: the other one's machine may be
+ * gone, which a connection does not tell. */
+enum { LEND_QUIET_MS = 10000 };
+
 typedef struct wefti_lending wefti_lending;
 
 /* Lets device lend and take, if its weights lie in host memory; otherwise *out is NULL

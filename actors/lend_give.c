@@ -13,24 +13,29 @@
 #include <time.h>
 #include <unistd.h>
 
-/* One loan at a time: one set, to one rank, on a thread of its own.  It ends when that
- * rank has everything or leaves, when nobody comes or nothing moves, after LEND_MS, or
- * when it is told to. */
+/* A loan: one set, to one rank, on a thread of its own.  It ends when that rank has
+ * everything or leaves, when nobody comes or nothing moves, after LEND_MS, or when it is
+ * told to.  The engine has one at a time, so the next loan tells the one before to: whom
+ * that was for has died, or has given up.  It need not have ended yet. */
 
-enum { QUIET_MS = 10000, LEND_MS = 600000, SECRET_BYTES = 32, NICE = 10 };
+enum { LEND_MS = 600000, SECRET_BYTES = 32, NICE = 10, LOANS_MAX = 4 };
 
-struct wefti_lending {
+typedef struct loan {
   wefti_device *device;
-  wefti_lender ops;
-  /* ---- of the loan; the thread's own until over */
   weft_host_sender *sender;
   weft_host_piece *pieces;
   const weft_snapshot *snapshot; /* pinned */
   uint64_t due_ms;
   pthread_t thread;
-  bool started;       /* thread is to be joined */
+  bool started;       /* thread is to be joined; until over the rest is its own */
   atomic_bool over;   /* release by the thread at its end, acquire before the join */
   atomic_bool cancel; /* relaxed: carries no data */
+} loan;
+
+struct wefti_lending {
+  wefti_device *device;
+  wefti_lender ops;
+  loan loans[LOANS_MAX];
 };
 
 static uint64_t now_ms(void)
@@ -42,7 +47,7 @@ static uint64_t now_ms(void)
 
 static void on_progress(void *arg, uint64_t bytes)
 {
-  wefti_lending *l = arg;
+  loan *l = arg;
   (void)bytes;
   if (now_ms() >= l->due_ms) {
     atomic_store_explicit(&l->cancel, true, memory_order_relaxed);
@@ -51,7 +56,7 @@ static void on_progress(void *arg, uint64_t bytes)
 
 static void *lend_main(void *arg)
 {
-  wefti_lending *l = arg;
+  loan *l = arg;
   (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
   /* How it ended is told by who took it. */
   const weft_err err = weft_host_sender_run(l->sender, &l->cancel, on_progress, l, NULL);
@@ -89,8 +94,8 @@ static void list_tensors(weft_json_writer *w, const weft_snapshot *s)
   weft_jw_end(w);
 }
 
-static weft_err describe(const wefti_lending *l, const char *secret,
-                         const weft_snapshot *s, weft_buf **info)
+static weft_err describe(const loan *l, const char *secret, const weft_snapshot *s,
+                         weft_buf **info)
 {
   weft_json_writer w;
   weft_jw_init(&w);
@@ -140,7 +145,7 @@ static weft_err make_secret(char out[2 * SECRET_BYTES + 1])
 
 /* ---- a loan */
 
-static void forget(wefti_lending *l)
+static void forget(loan *l)
 {
   if (l->started) {
     (void)pthread_join(l->thread, NULL);
@@ -152,7 +157,7 @@ static void forget(wefti_lending *l)
   l->pieces = NULL;
 }
 
-static weft_err open_sender(wefti_lending *l, const weft_snapshot *s, const char *towards,
+static weft_err open_sender(loan *l, const weft_snapshot *s, const char *towards,
                             const char *secret, weft_why *why)
 {
   char host[WEFTI_URL_MAX];
@@ -174,12 +179,12 @@ static weft_err open_sender(wefti_lending *l, const weft_snapshot *s, const char
                                        .host = host,
                                        .token = secret,
                                        .workers = 1,
-                                       .no_progress_ms = QUIET_MS };
+                                       .no_progress_ms = LEND_QUIET_MS };
   return weft_host_sender_create_memory(&opts, l->pieces, s->tensor_count, &l->sender,
                                         why);
 }
 
-static weft_err start(wefti_lending *l, const weft_snapshot *s)
+static weft_err start(loan *l, const weft_snapshot *s)
 {
   l->snapshot = s;
   l->due_ms = now_ms() + LEND_MS;
@@ -189,41 +194,65 @@ static weft_err start(wefti_lending *l, const weft_snapshot *s)
   return l->started ? WEFT_OK : WEFT_E_SYS;
 }
 
-static weft_err lend(void *arg, const weft_snapshot *snapshot, const char *towards,
-                     weft_buf **info, weft_why *why)
+static void stop(void *arg)
 {
-  wefti_lending *l = arg;
-  char secret[2 * SECRET_BYTES + 1];
-  if (l->started && !atomic_load_explicit(&l->over, memory_order_acquire)) {
-    return weft_whyf(why, WEFT_E_UNAVAIL, "it lends them already");
+  wefti_lending *lending = arg;
+  for (size_t i = 0; i < LOANS_MAX; i++) {
+    atomic_store_explicit(&lending->loans[i].cancel, true, memory_order_relaxed);
   }
-  forget(l);
+}
+
+/* A place for another loan, or NULL: too many have yet to see that they are to end. */
+static loan *find_place(wefti_lending *lending)
+{
+  for (size_t i = 0; i < LOANS_MAX; i++) {
+    loan *l = &lending->loans[i];
+    if (!l->started || atomic_load_explicit(&l->over, memory_order_acquire)) {
+      forget(l);
+      return l;
+    }
+  }
+  return NULL;
+}
+
+static weft_err begin(loan *l, const weft_snapshot *snapshot, const char *towards,
+                      weft_buf **info, weft_why *why)
+{
+  char secret[2 * SECRET_BYTES + 1];
   weft_err err = make_secret(secret);
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "no secret: %s", weft_strerror(err));
   }
-  weft_buf *text = NULL;
   err = open_sender(l, snapshot, towards, secret, why);
-  if (err == WEFT_OK) {
-    err = describe(l, secret, snapshot, &text);
-    err = err == WEFT_OK ? start(l, snapshot) : err;
-    if (err != WEFT_OK) {
-      (void)weft_whyf(why, err, "the loan cannot start: %s", weft_strerror(err));
-      weft_buf_unref(text);
-    }
-  }
   if (err != WEFT_OK) {
-    forget(l);
     return err;
+  }
+  weft_buf *text = NULL;
+  err = describe(l, secret, snapshot, &text);
+  err = err == WEFT_OK ? start(l, snapshot) : err;
+  if (err != WEFT_OK) {
+    weft_buf_unref(text);
+    return weft_whyf(why, err, "the loan cannot start: %s", weft_strerror(err));
   }
   *info = text;
   return WEFT_OK;
 }
 
-static void stop(void *arg)
+static weft_err lend(void *arg, const weft_snapshot *snapshot, const char *towards,
+                     weft_buf **info, weft_why *why)
 {
-  wefti_lending *l = arg;
-  atomic_store_explicit(&l->cancel, true, memory_order_relaxed);
+  wefti_lending *lending = arg;
+  stop(lending);
+  loan *l = find_place(lending);
+  if (l == NULL) {
+    return weft_whyf(why, WEFT_E_UNAVAIL, "its last %d loans have not ended yet",
+                     LOANS_MAX);
+  }
+  const weft_err err = begin(l, snapshot, towards, info, why);
+  if (err != WEFT_OK) {
+    forget(l);
+  }
+  return err;
 }
 
 weft_err wefti_lending_create(wefti_device *device, wefti_lending **out)
@@ -237,6 +266,9 @@ weft_err wefti_lending_create(wefti_device *device, wefti_lending **out)
     return WEFT_E_NOMEM;
   }
   l->device = device;
+  for (size_t i = 0; i < LOANS_MAX; i++) {
+    l->loans[i].device = device;
+  }
   l->ops =
       (wefti_lender){ .lend = lend, .stop = stop, .take = wefti_lend_take, .arg = l };
   device->lender = &l->ops;
@@ -255,7 +287,9 @@ void wefti_lending_destroy(wefti_lending *l)
     return;
   }
   stop(l);
-  forget(l);
+  for (size_t i = 0; i < LOANS_MAX; i++) {
+    forget(&l->loans[i]);
+  }
   l->device->lender = NULL;
   free(l);
 }

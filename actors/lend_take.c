@@ -7,8 +7,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { QUIET_MS = 30000 };
-
 typedef struct taking {
   wefti_device *device;
   void *state; /* a backend's that may go where the engine sends it, and nowhere else */
@@ -53,7 +51,7 @@ static weft_err open_backend(taking *t, const weft_buf *info, weft_why *why)
     const weft_transfer_opts opts = { .size = sizeof opts,
                                       .tcp_allow = &address,
                                       .tcp_allow_count = 1,
-                                      .no_progress_ms = QUIET_MS };
+                                      .no_progress_ms = LEND_QUIET_MS };
     err = weft_transfer_host()->open(&opts, &t->state, why);
   }
   weft_json_free(root);

@@ -128,6 +128,7 @@ static void new_boot(weft_ctx *ctx, worker *w, uint64_t boot)
     w->ended = 0;
     w->adopted_op = 0;
     w->session_op = 0;
+    w->lent_op = 0;
     worker_said_clear(w);
     if (w->phase == WEFT_WORKER_ABORTING) {
       w->abort_epoch = 0;

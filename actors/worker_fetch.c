@@ -8,8 +8,7 @@
 
 /* ---- giving */
 
-static void give(weft_ctx *ctx, const worker *w, const worker_ask *ask,
-                 const weft_snapshot *s)
+static void give(weft_ctx *ctx, worker *w, const worker_ask *ask, const weft_snapshot *s)
 {
   const wefti_lender *lender = w->args.device->lender;
   char towards[256];
@@ -26,6 +25,7 @@ static void give(weft_ctx *ctx, const worker *w, const worker_ask *ask,
                   why.text);
     return;
   }
+  w->lent_op = ask->op;
   weft_log(ctx, WEFT_LOG_INFO,
            "lends its weights rank=%" PRIu32 " weights_sequence=%" PRIu64, w->rank,
            s->weights_sequence);
@@ -33,7 +33,7 @@ static void give(weft_ctx *ctx, const worker *w, const worker_ask *ask,
   weft_buf_unref(info);
 }
 
-void worker_lend(weft_ctx *ctx, const worker *w, const worker_ask *ask)
+void worker_lend(weft_ctx *ctx, worker *w, const worker_ask *ask)
 {
   const wefti_device *device = w->args.device;
   if (device->lender == NULL) {
@@ -44,6 +44,11 @@ void worker_lend(weft_ctx *ctx, const worker *w, const worker_ask *ask)
   if (w->phase != WEFT_WORKER_IDLE || ask->epoch < w->ended) {
     worker_refuse(ctx, ask, WEFT_E_STATE, "rank %" PRIu32 ": nothing is lent while %s",
                   w->rank, weft_worker_phase_name(w->phase));
+    return;
+  }
+  if (ask->op <= w->lent_op) { /* or a late frame would end the loan that came after it */
+    worker_refuse(ctx, ask, WEFT_E_STALE, "rank %" PRIu32 ": a loan came after this one",
+                  w->rank);
     return;
   }
   wefti_store_state st;

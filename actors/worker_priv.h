@@ -94,6 +94,7 @@ typedef struct worker {
 
   worker_recall recall; /* while it is under way all but heartbeats waits */
   worker_fetch fetch;   /* likewise, but a session ends it */
+  uint64_t lent_op;     /* of its newest loan */
   worker_said said;
 } worker;
 
@@ -136,7 +137,7 @@ void worker_recall_done(weft_ctx *ctx, worker *w, weft_err err, weft_str text);
 void worker_recall_forget(const worker *w);
 
 /* ---- worker_fetch.c */
-void worker_lend(weft_ctx *ctx, const worker *w, const worker_ask *ask);
+void worker_lend(weft_ctx *ctx, worker *w, const worker_ask *ask);
 void worker_lend_stop(const worker *w); /* what is lent is about to be old */
 void worker_fetch_begin(weft_ctx *ctx, worker *w, const worker_ask *ask);
 /* Another adoption: whatever comes of it is not served. */

@@ -152,6 +152,34 @@ static void a_start_ends_what_is_lent(void **state)
   end(&l);
 }
 
+static void a_late_frame_does_not_end_the_loan_that_came_after_it(void **state)
+{
+  (void)state;
+  lender l;
+  begin(&l);
+  (void)world_adopt(l.w, 0, digest);
+  serve_set(&l, SEQ);
+  l.w->op += 5;
+  world_as(lend(&l, SEQ, digest[1]), w_answer, W_ANSWER);
+  for (unsigned back = 1; back <= 2; back++) { /* a second copy; an earlier one */
+    l.w->op -= back;
+    world_refused(lend(&l, SEQ, digest[1]), WEFT_E_STALE);
+  }
+  assert_int_equal(l.lends, 1);
+  l.w->op += 5;
+  weft_store_unpin(l.w->device->store, l.pinned);
+  world_as(lend(&l, SEQ, digest[1]), w_answer, W_ANSWER);
+  assert_int_equal(l.lends, 2);
+  weft_store_unpin(l.w->device->store, l.pinned);
+  l.pinned = NULL;
+  l.w->boot++; /* counts anew */
+  l.w->op = 0;
+  (void)world_adopt(l.w, 0, digest);
+  serve_set(&l, SEQ);
+  world_as(lend(&l, SEQ, digest[1]), w_answer, W_ANSWER);
+  end(&l);
+}
+
 static void what_was_fetched_is_served_under_the_engines_number(void **state)
 {
   (void)state;
@@ -283,6 +311,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(it_lends_what_it_serves_and_nothing_else),
     cmocka_unit_test(a_start_ends_what_is_lent),
+    cmocka_unit_test(a_late_frame_does_not_end_the_loan_that_came_after_it),
     cmocka_unit_test(what_was_fetched_is_served_under_the_engines_number),
     cmocka_unit_test(a_failure_is_told_and_can_be_tried_again),
     cmocka_unit_test(a_start_does_not_wait_for_it),
