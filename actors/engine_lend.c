@@ -18,7 +18,9 @@ enum {
 static engine_lent *lent_of(engine_member *m)
 {
   if (m->lent.incarnation != m->incarnation) {
-    m->lent = (engine_lent){ .incarnation = m->incarnation, .last_lender = m->rank };
+    m->lent = (engine_lent){ .incarnation = m->incarnation,
+                             .last_lender = m->rank,
+                             .lender_incarnation = m->incarnation };
   }
   return &m->lent;
 }
@@ -103,7 +105,7 @@ static void failed(weft_ctx *ctx, engine *e, const char *why, uint32_t why_len)
   (void)snprintf(l->why, sizeof l->why, "%.*s", (int)why_len, why);
   weft_log(ctx, WEFT_LOG_WARN,
            "rank %" PRIu32 " did not get its weights from rank %" PRIu32
-           ": %s; again in %" PRIu64 " ms",
+           ": %s; again within %" PRIu64 " ms",
            loan.borrower, loan.lender, l->why, l->not_before_ms - weft_now_ms(ctx));
   engine_event_status(ctx, e);
 }
@@ -126,6 +128,7 @@ static void ask_lender(weft_ctx *ctx, engine *e, engine_member *to,
                            .lender_incarnation = m->incarnation,
                            .op = ++e->op_last };
   lent_of(to)->last_lender = m->rank;
+  lent_of(to)->lender_incarnation = m->incarnation;
   lent_of(to)->fetched = false;
   e->loan.corr = weft_ask(
       ctx, m->actor,
@@ -228,6 +231,14 @@ bool engine_lend_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
 
 /* ---- when */
 
+/* A lender that has died since was the reason of the failure, most likely, and the next
+ * one knows nothing of it. */
+static bool has_to_wait(weft_ctx *ctx, const engine *e, const engine_lent *l)
+{
+  return weft_now_ms(ctx) < l->not_before_ms &&
+         (l->fetched || is_still(e, l->last_lender, l->lender_incarnation));
+}
+
 /* The lender's end is seen by the one that it lends to, which says so, too: it waits for
  * nothing. */
 static void look_at_loan(weft_ctx *ctx, engine *e)
@@ -257,7 +268,7 @@ void engine_lend_look(weft_ctx *ctx, engine *e)
       continue;
     }
     const engine_lent *l = lent_of(to);
-    if (l->cannot_fetch || weft_now_ms(ctx) < l->not_before_ms ||
+    if (l->cannot_fetch || has_to_wait(ctx, e, l) ||
         to->reported.phase != WEFT_WORKER_IDLE) {
       continue;
     }

@@ -31,7 +31,8 @@ typedef struct engine_lent {
   uint64_t not_before_ms;         /* of its next attempt to get weights */
   uint32_t failures;
   uint32_t last_lender; /* who was asked last; the next one is tried first */
-  char why[200];        /* the last failure */
+  uint64_t lender_incarnation;
+  char why[200]; /* the last failure */
 } engine_lent;
 
 /* After every message: begins, gives up or leaves alone. */

@@ -237,6 +237,30 @@ static void a_borrower_that_dies_meanwhile_is_helped_in_its_next_life(void **sta
   stop();
 }
 
+static void the_next_one_lends_at_once_when_the_lender_has_died(void **state)
+{
+  (void)state;
+  start(3, true);
+  push("{\"v\":1}");
+  set_fault(2, WEFT_MSG_W_LEND, FAULT_SLOW, true);
+  w.workers[2].fault.slow_ms = 500;
+  kill_rank(1);
+  world_run(&w, 300);
+  set_fault(1, WEFT_MSG_W_FETCH, FAULT_REFUSE, true);
+  while (w.workers[1].fetches == 0 && !w.broken) {
+    world_run(&w, 10);
+  }
+  world_run(&w, 500); /* of the second that it would wait */
+  assert_int_equal(lends(), 1);
+  kill_rank(2);
+  world_run(&w, 20); /* it is not back itself */
+  assert_int_equal(w.workers[0].lends, 1);
+  assert_int_equal(w.workers[1].live, w.workers[0].live);
+  world_run(&w, 2 * BACK_MS);
+  ready();
+  stop();
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -249,6 +273,7 @@ int main(void)
     cmocka_unit_test(what_keeps_failing_is_named_and_tried_ever_more_rarely),
     cmocka_unit_test(a_session_does_not_wait_and_is_not_waited_for),
     cmocka_unit_test(a_borrower_that_dies_meanwhile_is_helped_in_its_next_life),
+    cmocka_unit_test(the_next_one_lends_at_once_when_the_lender_has_died),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
