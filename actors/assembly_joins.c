@@ -1,4 +1,5 @@
 #include "assembly_members.h"
+#include "settings.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -54,17 +55,9 @@ static const weft_actor_class watcher_class = { "joins", sizeof(wefti_members *)
 static weft_err on_join(void *arg, const weft_join_hello *hello, weft_why *why)
 {
   wefti_members *m = arg;
-  if (hello->world_size != m->world_size || hello->rank >= m->world_size) {
-    return weft_whyf(why, WEFT_E_INVAL,
-                     "%s %" PRIu32 " of %" PRIu32 ": this engine has %" PRIu32 " %s",
-                     m->replicas ? "replica" : "rank", hello->rank, hello->world_size,
-                     m->world_size, m->replicas ? "replicas" : "workers");
-  }
-  if (m->draft && hello->draft == 0) {
-    return weft_whyf(why, WEFT_E_INVAL,
-                     "rank %" PRIu32 " is without a draft model, this engine has one: "
-                     "start the worker with --draft",
-                     hello->rank);
+  weft_err err = wefti_settings_agree(&m->terms, hello, why);
+  if (err != WEFT_OK) {
+    return err;
   }
   wefti_joined *joined = &m->joined[hello->rank];
   const uint64_t now_ms = weft_loop_now_ms(weft_runtime_loop(m->rt, 0));
@@ -87,7 +80,7 @@ static weft_err on_join(void *arg, const weft_join_hello *hello, weft_why *why)
     .pid = hello->pid,
     .url = wefti_str(hello->url),
   };
-  const weft_err err = wefti_post(m->rt, m->supervisor, &ready.h);
+  err = wefti_post(m->rt, m->supervisor, &ready.h);
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "the engine cannot take it in now: %s",
                      weft_strerror(err));
@@ -100,13 +93,36 @@ static weft_err on_join(void *arg, const weft_join_hello *hello, weft_why *why)
   return WEFT_OK;
 }
 
+static weft_err make_terms(wefti_members *m, weft_why *why)
+{
+  wefti_settings s = {
+    .backend = m->backend, .inplace = m->inplace, .tp = m->tp, .pp = m->pp
+  };
+  weft_tp_plan *plan = NULL;
+  const weft_err err = m->tp_plan != NULL && !m->replicas
+                           ? weft_tp_plan_load(m->tp_plan, &plan, why)
+                           : WEFT_OK;
+  if (err != WEFT_OK) {
+    return err;
+  }
+  s.tp_plan = plan;
+  m->terms = (weft_join_hello){ .world_size = m->world_size, .draft = m->draft };
+  wefti_settings_say(m->replicas ? NULL : &s, &m->terms.settings);
+  weft_tp_plan_free(plan);
+  return WEFT_OK;
+}
+
 weft_err wefti_joins_begin(wefti_members *m, char *join_url, weft_why *why)
 {
   m->joined = calloc(m->world_size, sizeof *m->joined);
   if (!m->joined) {
     return weft_whyf(why, WEFT_E_NOMEM, "joins: out of memory");
   }
-  weft_err err = weft_runtime_spawn(m->rt, 0, &watcher_class, &m, NULL, &m->watcher);
+  weft_err err = make_terms(m, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  err = weft_runtime_spawn(m->rt, 0, &watcher_class, &m, NULL, &m->watcher);
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "joins: cannot start: %s", weft_strerror(err));
   }

@@ -62,8 +62,9 @@ struct wefti_members {
   uint32_t alive;
   wefti_imports *imports; /* children's weights; NULL unless kind is PROCESSES */
   weft_join_server *door;
-  wefti_joined *joined;         /* [world_size] when kind is JOIN */
-  weft_actor_id watcher;        /* hears of the ends of joined workers' links */
+  weft_join_hello terms; /* when kind is JOIN: what has to agree with it; of no rank */
+  wefti_joined *joined;  /* [world_size] when kind is JOIN */
+  weft_actor_id watcher; /* hears of the ends of joined workers' links */
   wefti_thread_worker *threads; /* [world_size] when kind is THREADS */
 };
 

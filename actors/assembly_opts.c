@@ -9,15 +9,14 @@ enum {
   THREAD_WORKERS_MAX = (WEFT_LOOPS_MAX - 3) / 2 /* loops: engine, clerk, journal */
 };
 
-/* Workers that join say for themselves what they receive with.  A backend that is not
- * known is the workers' to name. */
+/* A backend that is not known is the workers' to name. */
 static weft_err check_backend(const weft_engine_opts *o, weft_why *why)
 {
   const weft_transfer_ops *backend = weft_transfer_named(o->backend);
   if (!backend || o->replica_count > 0) {
     return WEFT_OK;
   }
-  if (o->tp_plan && o->workers != WEFT_WORKERS_JOIN && !backend->nccl) {
+  if (o->tp_plan && !backend->nccl) {
     return weft_whyf(why, WEFT_E_UNSUPPORTED,
                      "a TP plan is for the nccl and sparse_nccl backends, not for '%s'",
                      backend->name);

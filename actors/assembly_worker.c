@@ -4,6 +4,7 @@
 #include "device.h"
 #include "lend.h"
 #include "ports.h"
+#include "settings.h"
 #include "weft/device_table.h"
 #include "weft/serve.h"
 
@@ -175,8 +176,8 @@ static weft_err make_worker(worker_process *w, const weft_worker_opts *o, weft_w
                                      .tcp_allow = o->tcp_allow,
                                      .threads = wefti_copy_threads(o->copy_threads,
                                                                    o->world_size),
-                                     .tp = o->tp ? o->tp : 1,
-                                     .pp = o->pp ? o->pp : 1,
+                                     .tp = o->tp || o->pp ? o->tp : o->world_size,
+                                     .pp = o->pp,
                                      .needs_grant = o->join != NULL || o->need_grant,
                                      .cudart = o->cudart,
                                      .nccl = o->nccl,
@@ -253,6 +254,12 @@ static weft_err introduce(worker_process *w, const weft_worker_opts *o, weft_why
     .on_let_in = move_port,
     .arg = w,
   };
+  const wefti_settings settings = { .backend = o->backend,
+                                    .inplace = o->staging == WEFT_STAGING_INPLACE,
+                                    .tp = w->device->tp,
+                                    .pp = w->device->pp,
+                                    .tp_plan = w->device->tp_plan };
+  wefti_settings_say(&settings, &announce.hello.settings);
   memcpy(announce.hello.url, w->url, sizeof announce.hello.url);
   const weft_err err = wefti_announce_start(&announce, &w->announce);
   return err == WEFT_OK ? err

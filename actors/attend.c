@@ -3,6 +3,7 @@
 #include "assembly.h"
 #include "patience.h"
 #include "ports.h"
+#include "settings.h"
 #include "weft/join.h"
 #include "weft/link.h"
 
@@ -101,6 +102,7 @@ static void follow(wefti_attend *a, const weft_invitation *in)
                               .world_size = in->size,
                               .pid = (uint32_t)getpid(),
                               .incarnation = a->opts.incarnation };
+    wefti_settings_say(NULL, &hello.settings);
     memcpy(hello.url, a->url, sizeof hello.url);
     err = weft_join_announce(in->join_url, a->token, &hello, JOIN_MS, &why);
   }

@@ -318,6 +318,9 @@ static unsigned read_rank(weftd_opts *o)
 static unsigned check_sizes(weftd_opts *o)
 {
   const bool shape = o->tp != 0 || o->pp != 0;
+  if (o->mode == WEFTD_WORKER && !shape) {
+    return 0; /* from its world size */
+  }
   o->tp = o->tp ? o->tp : 1;
   o->pp = o->pp ? o->pp : 1;
   o->dp_size = o->dp_size ? o->dp_size : 1;
@@ -425,7 +428,6 @@ static unsigned check_mode(weftd_opts *o)
   return check_access(o);
 }
 
-/* Workers that join say for themselves what they receive with. */
 static unsigned check_backend(const weftd_opts *o)
 {
   const weft_transfer_ops *backend = weft_transfer_named(o->backend);
@@ -437,7 +439,7 @@ static unsigned check_backend(const weftd_opts *o)
   if (o->replica_count > 0) {
     return 0; /* weftd_fleet.c */
   }
-  if (o->tp_plan && !o->workers_join && !backend->nccl) {
+  if (o->tp_plan && !backend->nccl) {
     bad += weftd_mistake("--tp-plan is for the nccl and sparse_nccl backends, not for "
                          "--backend %s",
                          backend->name);

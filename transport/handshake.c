@@ -97,7 +97,8 @@ static void on_hello(wefti_host *host, uint64_t now_ms, const weft_json *o,
   uint8_t proof[WEFTI_PROOF];
   if (!wefti_unhex(weft_json_str(weft_json_get(o, "nonce")), h.nonces.guest) ||
       !kind->read(o, h.facts.bytes)) {
-    refuse(w, WEFT_E_PROTO, "hello lacks a field or has a bad one");
+    refuse(w, WEFT_E_PROTO,
+           "hello lacks a field or has a bad one: is it of another version of weft?");
     return;
   }
   if (!wefti_nonce(h.nonces.host) ||

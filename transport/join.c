@@ -3,14 +3,25 @@
 
 #include <stdlib.h>
 
-/* {"join":1,"url","rank","world_size","pid","draft","incarnation":"decimal"}: see
- * handshake.h. */
+/* {"join":1,"url","rank","world_size","pid","draft","incarnation":"decimal",
+ * "settings":{"frames":"decimal","tp","pp","backend","staging","tp_plan"}}: see
+ * handshake.h.  settings may be lacking. */
 
 struct weft_join_server {
   wefti_hall hall;
   weft_join_fn *on_join;
   void *arg;
 };
+
+static bool read_settings(const weft_json *o, weft_join_settings *s)
+{
+  return o == NULL ||
+         (wefti_read_u64(o, "frames", &s->frames) && s->frames != 0 &&
+          wefti_read_u32(o, "tp", &s->tp) && wefti_read_u32(o, "pp", &s->pp) &&
+          wefti_read_str(o, "backend", s->backend, sizeof s->backend) &&
+          wefti_read_str(o, "staging", s->staging, sizeof s->staging) &&
+          wefti_read_str(o, "tp_plan", s->tp_plan, sizeof s->tp_plan));
+}
 
 static bool read_hello(const weft_json *o, void *facts)
 {
@@ -19,7 +30,8 @@ static bool read_hello(const weft_json *o, void *facts)
          wefti_url_scheme(h->url) != NULL && wefti_read_u32(o, "rank", &h->rank) &&
          wefti_read_u32(o, "world_size", &h->world_size) &&
          wefti_read_u32(o, "pid", &h->pid) && wefti_read_u32(o, "draft", &h->draft) &&
-         wefti_read_u64(o, "incarnation", &h->incarnation);
+         wefti_read_u64(o, "incarnation", &h->incarnation) &&
+         read_settings(weft_json_get(o, "settings"), &h->settings);
 }
 
 static void write_hello(weft_json_writer *w, const void *facts)
@@ -31,6 +43,17 @@ static void write_hello(weft_json_writer *w, const void *facts)
   weft_jw_u64(w, "pid", h->pid);
   weft_jw_u64(w, "draft", h->draft);
   wefti_write_u64(w, "incarnation", h->incarnation);
+  const weft_join_settings *s = &h->settings;
+  if (s->frames != 0) {
+    weft_jw_object(w, "settings");
+    wefti_write_u64(w, "frames", s->frames);
+    weft_jw_u64(w, "tp", s->tp);
+    weft_jw_u64(w, "pp", s->pp);
+    weft_jw_str(w, "backend", s->backend);
+    weft_jw_str(w, "staging", s->staging);
+    weft_jw_str(w, "tp_plan", s->tp_plan);
+    weft_jw_end(w);
+  }
 }
 
 static void pack_hello(wefti_packed *p, const void *facts)
@@ -42,6 +65,15 @@ static void pack_hello(wefti_packed *p, const void *facts)
   wefti_pack_u64(p, h->pid);
   wefti_pack_u64(p, h->draft);
   wefti_pack_u64(p, h->incarnation);
+  const weft_join_settings *s = &h->settings;
+  if (s->frames != 0) {
+    wefti_pack_u64(p, s->frames);
+    wefti_pack_u64(p, s->tp);
+    wefti_pack_u64(p, s->pp);
+    wefti_pack_str(p, s->backend);
+    wefti_pack_str(p, s->staging);
+    wefti_pack_str(p, s->tp_plan);
+  }
 }
 
 const wefti_handshake_kind wefti_join_kind = { .verb = "join",

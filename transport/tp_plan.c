@@ -14,6 +14,7 @@ enum { FILE_MAX = 1 << 20 };
 
 struct weft_tp_plan {
   weft_json *rules; /* an object that was checked */
+  weft_digest digest;
 };
 
 static weft_err check(const weft_json *rules, weft_why *why)
@@ -33,6 +34,24 @@ static weft_err check(const weft_json *rules, weft_why *why)
   return WEFT_OK;
 }
 
+static weft_err digest_rules(weft_tp_plan *plan, weft_why *why)
+{
+  weft_hasher *h = weft_hasher_create();
+  if (h == NULL) {
+    return weft_whyf(why, WEFT_E_NOMEM, "TP plan: no memory");
+  }
+  for (const weft_json *v = weft_json_first(plan->rules); v != NULL;
+       v = weft_json_next(v)) {
+    int64_t dim;
+    const uint8_t rule = weft_json_i64(v, &dim) ? (uint8_t)dim : UINT8_MAX;
+    weft_hasher_update(h, weft_json_key(v), strlen(weft_json_key(v)) + 1);
+    weft_hasher_update(h, &rule, sizeof rule);
+  }
+  plan->digest = weft_hasher_value(h);
+  weft_hasher_destroy(h);
+  return WEFT_OK;
+}
+
 weft_err weft_tp_plan_parse(const void *text, size_t len, weft_tp_plan **out,
                             weft_why *why)
 {
@@ -47,6 +66,7 @@ weft_err weft_tp_plan_parse(const void *text, size_t len, weft_tp_plan **out,
                     inner.text);
   } else {
     err = check(plan->rules, why);
+    err = err == WEFT_OK ? digest_rules(plan, why) : err;
   }
   if (err != WEFT_OK) {
     weft_tp_plan_free(plan);
@@ -97,6 +117,11 @@ void weft_tp_plan_free(weft_tp_plan *plan)
     weft_json_free(plan->rules);
     free(plan);
   }
+}
+
+weft_digest weft_tp_plan_digest(const weft_tp_plan *plan)
+{
+  return plan->digest;
 }
 
 bool weft_tp_plan_find(const weft_tp_plan *plan, const char *name, unsigned *dim)

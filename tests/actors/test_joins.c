@@ -4,6 +4,9 @@
 #include "assembly_members.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 static weft_err fake_post(weft_runtime *rt, weft_actor_id to, const weft_msg *tmpl);
 static uint64_t fake_now(const weft_loop *loop);
@@ -45,9 +48,18 @@ static weft_err fake_post(weft_runtime *rt, weft_actor_id to, const weft_msg *tm
   return WEFT_OK;
 }
 
+/* A worker that was started as the engine was. */
+static weft_join_hello alike(uint64_t incarnation)
+{
+  weft_join_hello hello = the()->members.terms;
+  hello.rank = 1;
+  hello.incarnation = incarnation;
+  return hello;
+}
+
 static weft_err come(uint64_t incarnation, const char *url)
 {
-  weft_join_hello hello = { .rank = 1, .world_size = 2, .incarnation = incarnation };
+  weft_join_hello hello = alike(incarnation);
   (void)snprintf(hello.url, sizeof hello.url, "%s", url);
   return on_join(&the()->members, &hello, NULL);
 }
@@ -62,7 +74,10 @@ static door_world *begin(weft_runtime **rt)
                                 .supervisor = SUPERVISOR,
                                 .watcher = WATCHER,
                                 .world_size = 2,
+                                .tp = 2,
+                                .pp = 1,
                                 .joined = w->joined };
+  assert_ok(make_terms(&w->members, NULL));
   return w;
 }
 
@@ -98,21 +113,176 @@ static void one_without_a_draft_model_is_refused_where_there_is_one(void **state
   weft_runtime *rt;
   door_world *w = begin(&rt);
   weft_why why = { .text = "" };
-  weft_join_hello hello = {
-    .url = "ipc:///a", .rank = 1, .world_size = 2, .incarnation = 5
-  };
-  w->members.draft = true;
+  weft_join_hello hello = alike(5);
+  (void)snprintf(hello.url, sizeof hello.url, "ipc:///a");
+  w->members.terms.draft = 1;
   assert_err(on_join(&w->members, &hello, &why), WEFT_E_INVAL);
   assert_non_null(strstr(why.text, "rank 1 is without a draft model"));
   assert_non_null(strstr(why.text, "--draft"));
   assert_int_equal(w->ready, 0);
   hello.draft = 1;
   assert_ok(on_join(&w->members, &hello, &why));
-  w->members.draft = false; /* the other way round nothing is amiss */
+  w->members.terms.draft = 0; /* the other way round nothing is amiss */
   hello.rank = 0;
   assert_ok(on_join(&w->members, &hello, &why));
   assert_int_equal(w->ready, 2);
   weft_runtime_destroy(rt);
+}
+
+/* Refused with both sides' words and what to do; what was let in would not have worked.
+ */
+static void refused(const weft_join_hello *hello, const char *theirs, const char *ours,
+                    const char *now)
+{
+  const door_world *w = the();
+  weft_why why = { .text = "" };
+  assert_err(on_join(&the()->members, hello, &why), WEFT_E_INVAL);
+  if (strstr(why.text, theirs) == NULL || strstr(why.text, ours) == NULL ||
+      strstr(why.text, now) == NULL) {
+    fail_msg("'%s' lacks one of: %s, %s, %s", why.text, theirs, ours, now);
+  }
+  assert_int_equal(w->ready, 0);
+}
+
+static void one_of_another_world_is_refused(void **state)
+{
+  (void)state;
+  weft_runtime *rt;
+  (void)begin(&rt);
+  weft_join_hello hello = alike(5);
+  hello.world_size = 3;
+  refused(&hello, "rank 1 of 3", "this engine has 2 workers", "");
+  hello = alike(5);
+  hello.rank = 2;
+  refused(&hello, "rank 2 of 2", "this engine has 2 workers", "");
+  weft_runtime_destroy(rt);
+}
+
+static void one_with_another_backend_is_refused(void **state)
+{
+  (void)state;
+  weft_runtime *rt;
+  (void)begin(&rt);
+  weft_join_hello hello = alike(5);
+  (void)snprintf(hello.settings.backend, sizeof hello.settings.backend, "nccl");
+  refused(&hello, "rank 1 was started with --backend nccl",
+          "its engine with --backend host", "start the worker with the engine's");
+  weft_runtime_destroy(rt);
+}
+
+static void one_of_another_shape_is_refused(void **state)
+{
+  (void)state;
+  weft_runtime *rt;
+  (void)begin(&rt);
+  weft_join_hello hello = alike(5);
+  hello.settings.tp = 1;
+  hello.settings.pp = 2;
+  refused(&hello, "with --tp 1 --pp 2", "its engine with --tp 2 --pp 1",
+          "start the worker with the engine's");
+  weft_runtime_destroy(rt);
+}
+
+static void one_with_another_staging_is_refused(void **state)
+{
+  (void)state;
+  weft_runtime *rt;
+  door_world *w = begin(&rt);
+  weft_join_hello hello = alike(5);
+  w->members.inplace = true;
+  assert_ok(make_terms(&w->members, NULL));
+  refused(&hello, "with --staging shadow", "its engine with --staging inplace",
+          "start the worker with the engine's");
+  hello = alike(5);
+  w->members.inplace = false;
+  assert_ok(make_terms(&w->members, NULL));
+  refused(&hello, "with --staging inplace", "its engine with --staging shadow",
+          "start the worker with the engine's");
+  weft_runtime_destroy(rt);
+}
+
+static void write_plan(char path[64], const char *text)
+{
+  const int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+  (void)close(fd);
+}
+
+static void one_with_another_tp_plan_is_refused(void **state)
+{
+  (void)state;
+  weft_runtime *rt;
+  char one[64] = "/tmp/weft-plan-XXXXXX";
+  char same[64] = "/tmp/weft-plan-XXXXXX";
+  char other[64] = "/tmp/weft-plan-XXXXXX";
+  write_plan(one, "{\"a*\":0,\"b\":null}");
+  write_plan(same, "{ \"a*\" : 0,\n \"b\" : null }\n");
+  write_plan(other, "{\"a*\":1,\"b\":null}");
+  door_world *w = begin(&rt);
+  const char *const none = "no --tp-plan";
+  const char *const some = "a --tp-plan of xxh3-128:";
+  const char *const now = "give the worker the engine's file";
+  const weft_join_hello without = alike(5);
+  w->members.tp_plan = other;
+  assert_ok(make_terms(&w->members, NULL));
+  const weft_join_hello another = alike(5);
+  refused(&without, none, some, now);
+  w->members.tp_plan = one;
+  assert_ok(make_terms(&w->members, NULL));
+  refused(&without, none, some, now);
+  refused(&another, some, some, now);
+  const weft_join_hello hello = alike(5);
+  w->members.tp_plan = NULL;
+  assert_ok(make_terms(&w->members, NULL));
+  refused(&hello, some, none, now);
+  w->members.tp_plan = same;
+  assert_ok(make_terms(&w->members, NULL));
+  assert_ok(on_join(&w->members, &hello, NULL));
+  (void)unlink(one);
+  (void)unlink(same);
+  (void)unlink(other);
+  weft_why why = { .text = "" };
+  assert_err(make_terms(&w->members, &why), WEFT_E_NOTFOUND); /* the engine's start */
+  assert_non_null(strstr(why.text, same));
+  weft_runtime_destroy(rt);
+}
+
+static void one_that_speaks_other_frames_is_refused(void **state)
+{
+  (void)state;
+  for (unsigned replicas = 0; replicas < 2; replicas++) {
+    weft_runtime *rt;
+    door_world *w = begin(&rt);
+    w->members.replicas = replicas != 0;
+    assert_ok(make_terms(&w->members, NULL));
+    weft_join_hello hello = alike(5);
+    hello.settings.frames++;
+    refused(&hello, replicas ? "replica 1 speaks another" : "rank 1 speaks another",
+            replicas ? "its coordinator" : "its engine", "the same weft on both sides");
+    weft_runtime_destroy(rt);
+  }
+}
+
+/* A worker from before there were settings in a hello; a fleet's engines have their own.
+ */
+static void one_that_says_nothing_of_its_settings_is_let_in(void **state)
+{
+  (void)state;
+  for (unsigned replicas = 0; replicas < 2; replicas++) {
+    weft_runtime *rt;
+    door_world *w = begin(&rt);
+    w->members.replicas = replicas != 0;
+    assert_ok(make_terms(&w->members, NULL));
+    weft_join_hello hello = alike(5);
+    hello.settings = (weft_join_settings){ .frames = 0 };
+    assert_ok(on_join(&w->members, &hello, NULL));
+    hello.rank = 0;
+    hello.settings = w->members.terms.settings;
+    assert_ok(on_join(&w->members, &hello, NULL));
+    assert_int_equal(w->ready, 2);
+    weft_runtime_destroy(rt);
+  }
 }
 
 static void a_link_that_nobody_watches_does_not_keep_its_rank(void **state)
@@ -146,6 +316,13 @@ int main(void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(one_that_was_never_dialled_back_is_taken_in_anew),
     cmocka_unit_test(one_without_a_draft_model_is_refused_where_there_is_one),
+    cmocka_unit_test(one_of_another_world_is_refused),
+    cmocka_unit_test(one_with_another_backend_is_refused),
+    cmocka_unit_test(one_of_another_shape_is_refused),
+    cmocka_unit_test(one_with_another_staging_is_refused),
+    cmocka_unit_test(one_with_another_tp_plan_is_refused),
+    cmocka_unit_test(one_that_speaks_other_frames_is_refused),
+    cmocka_unit_test(one_that_says_nothing_of_its_settings_is_let_in),
     cmocka_unit_test(a_link_that_nobody_watches_does_not_keep_its_rank),
     cmocka_unit_test(no_room_at_the_supervisor_is_said_to_the_worker),
   };

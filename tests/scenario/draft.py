@@ -227,7 +227,7 @@ def test_a_set_that_a_rank_has_lost():
         url, daemon = waiting_daemon(d, "--draft")
         with daemon as w:
             w.read_door()
-            ranks = [Worker(w, url, "--rank", str(r), "--world-size", "2", "--tp", "2", "--draft") for r in range(2)]
+            ranks = [Worker(w, url, "--rank", str(r), "--world-size", "2", "--draft") for r in range(2)]
             try:
                 w.ready = w.read_ready()
                 w.wait_ready()
@@ -236,7 +236,7 @@ def test_a_set_that_a_rank_has_lost():
                 holds(w, model("a", 2), model("b", 2))
                 for r in ranks:
                     r.end()
-                ranks = [Worker(w, url, "--rank", str(r), "--world-size", "2", "--tp", "2", "--draft") for r in range(2)]
+                ranks = [Worker(w, url, "--rank", str(r), "--world-size", "2", "--draft") for r in range(2)]
                 until(lambda: [r["state"] for r in w.status()["workers"]] == ["behind"] * 2, "nobody lends", 40)
                 refused(w.post("/start_draft_weight_update"), 409, "push all of those first")
                 w.ok("/start_weight_update")
@@ -253,12 +253,12 @@ def test_a_set_that_a_rank_has_lost():
                 holds(w, model("a", 2), model("b", 2))
                 # one that was not told of the draft model
                 ranks[1].end()
-                ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2", "--tp", "2")
+                ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2")
                 check(ranks[1].process.wait(30) != 0, "it was let in")
                 check("rank 1 is without a draft model" in ranks[1].text() and "--draft" in ranks[1].text(),
                       f"it says what to do: {ranks[1].text()}")
                 ranks[1].end()
-                ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2", "--tp", "2", "--draft")
+                ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2", "--draft")
                 w.wait_ready()
                 holds(w, model("a", 2), model("b", 2))
             finally:

@@ -54,11 +54,16 @@ def test_two_workers_join():
                 w.push(write_safetensors(d / "a.safetensors", model("a")), "a")
                 check(holds(w, model("a")), "both joined workers hold the push")
                 same(sorted(w.pids().values()), sorted([first.process.pid, second.process.pid]), "their pids")
-                # a duplicate rank and another world size are refused
-                for args in (("--rank", "1", "--world-size", "2"), ("--rank", "0", "--world-size", "3")):
+                # a duplicate rank is refused, and who was started otherwise than the engine
+                for args, why in ((("--rank", "1", "--world-size", "2"), "rank 1 is taken"),
+                                  (("--rank", "0", "--world-size", "3"), "rank 0 of 3"),
+                                  (("--rank", "0", "--world-size", "2", "--staging", "inplace"),
+                                   "rank 0 was started with --staging inplace, its engine with --staging shadow"),
+                                  (("--rank", "0", "--world-size", "2", "--pp", "2"),
+                                   "rank 0 was started with --tp 1 --pp 2, its engine with --tp 2 --pp 1")):
                     extra = Worker(w, url, *args)
                     code = extra.process.wait(30 * SLOW)
-                    check(code != 0, f"{args} was let in beside the others: {extra.text()}")
+                    check(code != 0 and why in extra.text(), f"{args} beside the others: {code}, {extra.text()}")
                     extra.end()
                 check(holds(w, model("a")), "the refused ones changed nothing")
                 w.stop()

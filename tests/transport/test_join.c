@@ -83,11 +83,23 @@ static void the_right_token_is_let_in(void **state)
     assert_ok(h.err);
     weft_join_hello hello = hello_of(3);
     hello.draft = 1;
+    if (i == 0) { /* with all that may be said */
+      hello.settings = (weft_join_settings){ .frames = UINT64_MAX - 2, .tp = 4, .pp = 2 };
+      (void)snprintf(hello.settings.backend, sizeof hello.settings.backend, "nccl");
+      (void)snprintf(hello.settings.staging, sizeof hello.settings.staging, "shadow");
+      (void)snprintf(hello.settings.tp_plan, sizeof hello.settings.tp_plan, "x:1");
+    }
     assert_ok(weft_join_announce(h.url, "open sesame", &hello, 5000, &h.why));
     assert_int_equal(h.joined, 1);
     assert_int_equal(h.last.rank, 3);
     assert_int_equal(h.last.world_size, 8);
     assert_int_equal(h.last.draft, 1);
+    assert_true(h.last.settings.frames == hello.settings.frames);
+    assert_int_equal(h.last.settings.tp, hello.settings.tp);
+    assert_int_equal(h.last.settings.pp, hello.settings.pp);
+    assert_string_equal(h.last.settings.backend, hello.settings.backend);
+    assert_string_equal(h.last.settings.staging, hello.settings.staging);
+    assert_string_equal(h.last.settings.tp_plan, hello.settings.tp_plan);
     assert_true(h.last.incarnation == UINT64_MAX - 1);
     assert_string_equal(h.last.url, hello.url);
     hall_close(&h);

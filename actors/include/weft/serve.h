@@ -30,7 +30,7 @@ typedef struct weft_worker_opts {
   const char *backend;      /* "host", "nccl", "sparse_nccl" or "ipc"; NULL = "host" */
   const char *weights_root, *tcp_allow;
   unsigned copy_threads;
-  uint32_t tp, pp;
+  uint32_t tp, pp; /* as the engine's; both 0 = world_size and 1 */
   weft_log_fn *log;
   void *log_arg;
   weft_log_level log_level;

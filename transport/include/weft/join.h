@@ -5,6 +5,7 @@
 #define WEFT_JOIN_H
 
 #include "weft/base.h"
+#include "weft/digest.h"
 #include "weft/err.h"
 #include "weft/loop.h"
 
@@ -13,11 +14,21 @@
 
 WEFT_BEGIN_DECLS
 
+/* What the worker was started with and its engine has to have been, too; all of it is
+ * said, or nothing: frames 0, the rest as if it were not there. */
+typedef struct weft_join_settings {
+  uint64_t frames; /* stands for the messages that it understands */
+  uint32_t tp, pp;
+  char backend[24], staging[16];
+  char tp_plan[WEFT_DIGEST_TEXT]; /* its digest; "" = none */
+} weft_join_settings;
+
 typedef struct weft_join_hello {
   char url[256]; /* the worker's port */
   uint32_t rank, world_size, pid;
   uint32_t draft; /* 1 = it keeps a draft model's set of weights, too */
   uint64_t incarnation;
+  weft_join_settings settings;
 } weft_join_hello;
 
 /* Runs on the loop, after the token was proved.  Answer OK to let it in, else the error

@@ -5,6 +5,7 @@
 #define WEFT_TP_PLAN_H
 
 #include "weft/base.h"
+#include "weft/digest.h"
 #include "weft/err.h"
 
 #include <stdbool.h>
@@ -22,6 +23,8 @@ WEFT_API weft_err weft_tp_plan_parse(const void *text, size_t len, weft_tp_plan 
 WEFT_API weft_err weft_tp_plan_load(const char *path, weft_tp_plan **out, weft_why *why)
     WEFT_MUST_USE;
 WEFT_API void weft_tp_plan_free(weft_tp_plan *plan); /* NULL is a no-op */
+/* Of its rules, in their order: the same however they are written. */
+WEFT_API weft_digest weft_tp_plan_digest(const weft_tp_plan *plan);
 /* Any thread.  false: name is kept whole. */
 WEFT_API bool weft_tp_plan_find(const weft_tp_plan *plan, const char *name,
                                 unsigned *dim);
