@@ -1,7 +1,6 @@
 """Who may do what: --weights-root, tokens, addresses beyond loopback, unix sockets, IPv6."""
 import base64
 import http.client
-import os
 import socket
 import subprocess
 

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 
-from weft_scenario import (BIN, SLOW, Daemon, Silent, check, folder, holds, main, model, noise, same, until, weft,
+from weft_scenario import (BIN, SLOW, Daemon, check, folder, holds, main, model, noise, same, until, weft,
                            write_safetensors)
 
 COMMANDS = ("push", "info", "status", "log", "watch", "abort", "checksum", "resolve")

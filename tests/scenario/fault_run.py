@@ -4,7 +4,7 @@ import signal
 import time
 
 from fault_world import HOLDER, VICTIM, World, go_on, told
-from weft_scenario import SLOW, Daemon, alive, check, processes_with, same, state_of, stop_process, until
+from weft_scenario import SLOW, alive, check, processes_with, same, state_of, stop_process, until
 
 KILL, TERM, STOP, CONT = "kill -9", "SIGTERM", "SIGSTOP", "SIGSTOP, SIGCONT"
 DEADLINE_S = 2 * min(SLOW, 2)  # of the call that a stopped worker holds up

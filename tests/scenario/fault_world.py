@@ -21,8 +21,8 @@ import threading
 
 from joined_worker import Worker
 from watchers import Watch
-from weft_scenario import (BIN, SLOW, TORCH, Background, Daemon, check, cut_names, folder, http_do, model,
-                           processes_with, same, stop_process, until, write_safetensors)
+from weft_scenario import (SLOW, TORCH, Background, Daemon, check, cut_names, folder, http_do, model, same,
+                           stop_process, until, write_safetensors)
 
 HOLDER, VICTIM = 0, 1
 INF = resource.RLIM_INFINITY

@@ -6,7 +6,7 @@ import pathlib
 import time
 
 from field import fresh, here, metrics, paused, refused, run
-from weft_scenario import (SLOW, TORCH, Background, Daemon, Silent, check, folder, holds, model, noise, same, until,
+from weft_scenario import (SLOW, TORCH, Background, Daemon, Silent, check, folder, model, noise, same, until,
                            write_safetensors)
 
 TOOK = "vllm:rl_weight_update_operation_duration_seconds"

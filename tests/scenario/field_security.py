@@ -5,8 +5,8 @@ import subprocess
 import time
 
 from field import fresh, here, run
-from joined_worker import waiting_daemon, Worker
-from weft_scenario import (BIN, SLOW, Daemon, check, folder, holds, model, same, until, write_safetensors)
+from joined_worker import Worker
+from weft_scenario import (BIN, SLOW, Daemon, check, folder, holds, model, same, write_safetensors)
 
 
 def dial(url):

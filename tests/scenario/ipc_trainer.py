@@ -8,7 +8,7 @@ import sys
 import types
 
 import ipc_export
-from ipc_export import CUDART, ITEM, TORCH  # noqa: F401 (others take them from here)
+from ipc_export import TORCH
 
 
 def module(name):

@@ -3,7 +3,8 @@ the trainer's events and counters, and what is refused."""
 import contextlib
 import os
 
-from ipc_trainer import CUDART, Exporter, info, rebuild_cuda_tensor
+from ipc_export import CUDART
+from ipc_trainer import Exporter, info, rebuild_cuda_tensor
 from weft_scenario import Daemon, check, holds, main, model, noise, same, until
 
 HEADS = (b"\1c", b"\2c", b"\3c", b"")  # of three torch generations, and of those before

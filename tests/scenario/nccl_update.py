@@ -1,7 +1,5 @@
 """Weights come over NCCL (on the stand-ins of tests/doubles): both rendezvous forms, packed
 and not, several updates in a session, another init."""
-import json
-import os
 import threading
 
 from nccl_trainer import CUDART, KINDS, NCCL, Group, Trainer, update_info

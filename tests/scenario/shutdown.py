@@ -4,11 +4,10 @@ import contextlib
 import http.client
 import json
 import os
-import pathlib
 import signal
 import stat
 
-from weft_scenario import (BIN, SLOW, Background, Daemon, Silent, alive, check, folder, main, model, same,
+from weft_scenario import (SLOW, Background, Daemon, Silent, alive, check, folder, main, model, same,
                            stop_process, until, write_safetensors)
 
 

@@ -3,7 +3,7 @@ all or nothing, to the version that they name."""
 import random
 
 from nccl_faults import aborted, failed
-from nccl_trainer import CUDART, KINDS, NCCL, Trainer, patch_info, patched
+from nccl_trainer import CUDART, KINDS, NCCL, Trainer, patched
 from nccl_update import GPUS, fine
 from weft_scenario import Daemon, check, holds, main, model, noise, same, until
 

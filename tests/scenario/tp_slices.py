@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from nccl_faults import aborted, failed
-from nccl_trainer import CUDART, NCCL, Trainer, patch_info
+from nccl_trainer import CUDART, NCCL, Trainer
 from nccl_update import GPUS, fine
 from weft_scenario import Daemon, check, cut_names, folder, main, noise, same, until
 

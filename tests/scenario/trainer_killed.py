@@ -1,5 +1,4 @@
 """A trainer that is killed in mid-update and comes back with init gets in, as stock ones do."""
-import os
 import signal
 import subprocess
 import sys
