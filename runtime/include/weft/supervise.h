@@ -1,6 +1,7 @@
 /* weft/supervise.h -- an actor that keeps its children running: restarts with back-off,
- * gives up when that does not help, says who they are now.  Not here: what a child does,
- * and processes (transport/ starts those). */
+ * gives up when that does not help, says who they are now.  For a host's own actors
+ * beside ours, which need none: they end with their process.  Not here: what a child
+ * does, and processes (transport/ starts those, the supervisor of actors/ keeps them). */
 #ifndef WEFT_SUPERVISE_H
 #define WEFT_SUPERVISE_H
 
