@@ -1,5 +1,6 @@
-/* nccl_world.h -- the nccl backend on GPU 1 of the doubles, and a trainer for it: set up,
- * in one communicator, told what to send.  Not here: what is tested. */
+/* nccl_world.h -- the nccl or the sparse_nccl backend on GPU 1 of the doubles, and a
+ * trainer for it: set up, in one communicator, told what to send.  Not here: what is
+ * tested. */
 #ifndef WEFT_NCCL_WORLD_H
 #define WEFT_NCCL_WORLD_H
 
@@ -9,13 +10,14 @@
 
 typedef struct world {
   trainer t;
+  const weft_transfer_ops *ops;
   void *backend;
   weft_memory *memory;
 } world;
 
 static const weft_transfer_who alone = { .epoch = 7, .world_size = 1 };
 
-static inline void *open_nccl(uint64_t no_progress_ms)
+static inline void *open_backend(const weft_transfer_ops *ops, uint64_t no_progress_ms)
 {
   const weft_device_opts device = {
     .size = sizeof device, .cudart = WEFT_FAKE_CUDART, .nccl = WEFT_FAKE_NCCL, .device = 1
@@ -25,13 +27,18 @@ static inline void *open_nccl(uint64_t no_progress_ms)
                                     .no_progress_ms = no_progress_ms };
   void *state = NULL;
   weft_why why = { 0 };
-  if (weft_transfer_nccl()->open(&opts, &state, &why) != WEFT_OK) {
+  if (ops->open(&opts, &state, &why) != WEFT_OK) {
     fail_msg("%s", why.text);
   }
   return state;
 }
 
-static inline int set_up(void **state)
+static inline void *open_nccl(uint64_t no_progress_ms)
+{
+  return open_backend(weft_transfer_nccl(), no_progress_ms);
+}
+
+static inline int set_up_for(void **state, const weft_transfer_ops *ops)
 {
   world *w = calloc(1, sizeof *w);
   assert_non_null(w);
@@ -41,17 +48,23 @@ static inline int set_up(void **state)
     .device = { .size = sizeof memory.device, .cudart = WEFT_FAKE_CUDART, .device = 1 }
   };
   assert_ok(weft_memory_cuda_create(&memory, &w->memory, NULL));
-  w->backend = open_nccl(20000);
+  w->ops = ops;
+  w->backend = open_backend(ops, 20000);
   trainer_open(&w->t, 2);
   *state = w;
   return 0;
+}
+
+static inline int set_up(void **state)
+{
+  return set_up_for(state, weft_transfer_nccl());
 }
 
 static inline int tear_down(void **state)
 {
   world *w = *state;
   trainer_close(&w->t);
-  weft_transfer_nccl()->close(w->backend);
+  w->ops->close(w->backend);
   weft_memory_destroy(w->memory);
   free(w);
   return 0;
@@ -66,7 +79,7 @@ static inline weft_err init_with(world *w, const char *more, const atomic_bool *
   (void)snprintf(info, sizeof info,
                  "{\"nccl_unique_id_b64\":\"%s\",\"rank_offset\":1,\"world_size\":%d%s}",
                  w->t.id_text, w->t.ranks, more);
-  return weft_transfer_nccl()->init(w->backend, info, strlen(info), &who, cancel, why);
+  return w->ops->init(w->backend, info, strlen(info), &who, cancel, why);
 }
 
 /* Both sides in one communicator. */
@@ -107,8 +120,7 @@ static inline weft_plan *accept_text(world *w, const char *text)
 {
   weft_plan *plan = NULL;
   weft_why why = { 0 };
-  if (weft_transfer_nccl()->accept(w->backend, text, strlen(text), &alone, &plan, &why) !=
-      WEFT_OK) {
+  if (w->ops->accept(w->backend, text, strlen(text), &alone, &plan, &why) != WEFT_OK) {
     fail_msg("%s", why.text);
   }
   return plan;

@@ -1,148 +1,13 @@
-/* The sparse_nccl backend: the order of indices, and patches against a trainer on the
- * NCCL double.  What is right is computed here a second time, element by element. */
+/* The sparse_nccl backend: patches from a trainer on the NCCL double.  What is right is
+ * computed here a second time, element by element. */
 #define _GNU_SOURCE
 #include "weft_test.h"
 
-#include "gpu_fixture.h"
-#include "sparse_order.h"
+#include "nccl_world.h"
 
-#include <inttypes.h>
-
-/* ---- indices */
-
-static weft_err count_ticks(void *arg, weft_why *why)
+static int set_up_sparse(void **state)
 {
-  (void)why;
-  (*(unsigned *)arg)++;
-  return WEFT_OK;
-}
-
-static weft_err leave_off(void *arg, weft_why *why)
-{
-  (void)arg;
-  return weft_whyf(why, WEFT_E_CANCELLED, "cancelled");
-}
-
-static void indices_are_put_in_order(void **state)
-{
-  (void)state;
-  wefti_order o = { 0 };
-  unsigned ticks = 0;
-  static const int32_t sorted[] = { 0, 1, 7, INT32_MAX };
-  assert_ok(wefti_order_patch(&o, "t", sorted, 4, UINT64_C(1) << 31, count_ticks, &ticks,
-                              NULL));
-  assert_true(o.sorted && o.keys == NULL);
-  for (size_t i = 0; i < 4; i++) {
-    assert_int_equal(wefti_order_at(&o, i), i);
-  }
-  assert_ok(wefti_order_patch(&o, "t", sorted, 0, 0, count_ticks, &ticks, NULL));
-  /* A permutation: i * odd, modulo a power of two; every digit takes part. */
-  enum { N = 1 << 16 };
-  int32_t *many = malloc(N * sizeof *many);
-  assert_non_null(many);
-  for (uint32_t i = 0; i < N; i++) {
-    many[i] = (int32_t)((i * UINT32_C(40503) % N) << 15 | (i & 0x7fff));
-  }
-  ticks = 0;
-  assert_ok(
-      wefti_order_patch(&o, "t", many, N, UINT64_C(1) << 31, count_ticks, &ticks, NULL));
-  assert_true(!o.sorted && ticks > 0);
-  for (size_t i = 1; i < N; i++) {
-    assert_true(many[wefti_order_at(&o, i - 1)] < many[wefti_order_at(&o, i)]);
-  }
-  assert_err(
-      wefti_order_patch(&o, "t", many, N, UINT64_C(1) << 31, leave_off, NULL, NULL),
-      WEFT_E_CANCELLED);
-  free(many);
-  wefti_order_free(&o);
-}
-
-static void wrong_indices_are_named(void **state)
-{
-  (void)state;
-  static const struct {
-    int32_t index[4];
-    const char *text;
-  } bad[] = {
-    { { 0, 3, -1, 2 }, "patch of 'layer.w': index -1 (at 2) is negative" },
-    { { INT32_MIN, 3, 1, 2 }, "index -2147483648 (at 0) is negative" },
-    { { 0, 1, 2, 10 }, "index 10 (at 3), the tensor has 10 elements" },
-    { { INT32_MAX, 1, 2, 3 }, "index 2147483647 (at 0), the tensor has 10 elements" },
-    { { 4, 4, 5, 6 }, "patch of 'layer.w': index 4 is given twice" },
-    { { 9, 0, 3, 9 }, "index 9 is given twice" },
-  };
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-    wefti_order o = { 0 };
-    unsigned ticks = 0;
-    weft_why why = { 0 };
-    assert_err(
-        wefti_order_patch(&o, "layer.w", bad[i].index, 4, 10, count_ticks, &ticks, &why),
-        WEFT_E_INVAL);
-    if (strstr(why.text, bad[i].text) == NULL) {
-      fail_msg("%s, want %s", why.text, bad[i].text);
-    }
-    wefti_order_free(&o);
-  }
-}
-
-/* ---- patches */
-
-typedef struct world {
-  trainer t;
-  void *backend;
-  weft_memory *memory;
-} world;
-
-static const weft_transfer_who alone = { .epoch = 7, .world_size = 1 };
-
-static int set_up(void **state)
-{
-  world *w = calloc(1, sizeof *w);
-  assert_non_null(w);
-  setenv("WEFT_FAKE_GPUS", "4", 1);
-  const weft_device_opts device = {
-    .size = sizeof device, .cudart = WEFT_FAKE_CUDART, .nccl = WEFT_FAKE_NCCL, .device = 1
-  };
-  const weft_memory_cuda_opts memory = { .size = sizeof memory, .device = device };
-  const weft_transfer_opts opts = { .size = sizeof opts,
-                                    .device = &device,
-                                    .no_progress_ms = 20000 };
-  weft_why why = { 0 };
-  assert_ok(weft_memory_cuda_create(&memory, &w->memory, NULL));
-  if (weft_transfer_sparse_nccl()->open(&opts, &w->backend, &why) != WEFT_OK) {
-    fail_msg("%s", why.text);
-  }
-  trainer_open(&w->t, 2);
-  *state = w;
-  return 0;
-}
-
-static int tear_down(void **state)
-{
-  world *w = *state;
-  trainer_close(&w->t);
-  weft_transfer_sparse_nccl()->close(w->backend);
-  weft_memory_destroy(w->memory);
-  free(w);
-  return 0;
-}
-
-static void meet(world *w)
-{
-  char info[512];
-  weft_why why = { 0 };
-  weft_transfer_who who = alone;
-  who.timeout_ms = 20000;
-  (void)snprintf(info, sizeof info,
-                 "{\"nccl_unique_id_b64\":\"%s\",\"rank_offset\":1,\"world_size\":2}",
-                 w->t.id_text);
-  w->t.warm_only = true;
-  trainer_start(&w->t);
-  if (weft_transfer_sparse_nccl()->init(w->backend, info, strlen(info), &who, NULL,
-                                        &why) != WEFT_OK) {
-    fail_msg("%s", why.text);
-  }
-  assert_int_equal(trainer_join_thread(&w->t), 0);
+  return set_up_for(state, weft_transfer_sparse_nccl());
 }
 
 typedef struct tensor {
@@ -287,12 +152,7 @@ static void on_write(void *arg)
 static void run(world *w, patches *p, const char *text)
 {
   char *info = info_of(p);
-  weft_plan *plan = NULL;
-  weft_why why = { 0 };
-  const weft_transfer_ops *ops = weft_transfer_sparse_nccl();
-  if (ops->accept(w->backend, info, strlen(info), &alone, &plan, &why) != WEFT_OK) {
-    fail_msg("%s", why.text);
-  }
+  weft_plan *plan = accept_text(w, info);
   for (size_t i = 0; i < p->count; i++) {
     assert_int_equal(plan->tensors[i].patched,
                      p->tensors[i].updates < p->tensors[i].elements);
@@ -312,8 +172,9 @@ static void run(world *w, patches *p, const char *text)
   w->t.count = 2 * p->count;
   w->t.warm_only = false;
   trainer_start(&w->t);
+  weft_why why = { 0 };
   const weft_err err =
-      ops->receive(w->backend, plan, b.dst, b.digests, NULL, NULL, NULL, &why);
+      w->ops->receive(w->backend, plan, b.dst, b.digests, NULL, NULL, NULL, &why);
   (void)trainer_join_thread(&w->t);
   if (text == NULL) {
     if (err != WEFT_OK) {
@@ -332,7 +193,7 @@ static void run(world *w, patches *p, const char *text)
     check_bases(w, p);
   }
   gpu_buffers_free(&b);
-  ops->abandon(w->backend, plan);
+  w->ops->abandon(w->backend, plan);
   free(info);
 }
 
@@ -354,7 +215,7 @@ static void patches_are_applied_to_a_copy(void **state)
   world *w = *state;
   patches p;
   patches_make(&p, w, mixed, MIXED);
-  meet(w);
+  meet(w, "");
   run(w, &p, NULL);
   run(w, &p, NULL); /* any number of calls */
   patches_free(&p, w);
@@ -371,7 +232,7 @@ static void patches_are_applied_in_place(void **state)
   patches_make(&p, w, mixed, MIXED);
   p.inplace = true;
   setenv("WEFT_FAKE_STREAM_DELAY_US", "1000", 1);
-  meet(w);
+  meet(w, "");
   run(w, &p, NULL);
   unsetenv("WEFT_FAKE_STREAM_DELAY_US");
   patches_free(&p, w);
@@ -383,7 +244,7 @@ static void a_wrong_index_is_found_before_anything_is_written_over(void **state)
   patches p;
   patches_make(&p, w, mixed, 3);
   p.inplace = true;
-  meet(w);
+  meet(w, "");
   p.index[1][9] = 990;
   run(w, &p, "patch of 't1': index 990 is given twice");
   patches_free(&p, w);
@@ -396,7 +257,7 @@ static void a_slow_device_changes_nothing(void **state)
   patches_make(&p, w, mixed, 5);
   setenv("WEFT_FAKE_STREAM_DELAY_US", "3000", 1);
   setenv("WEFT_FAKE_NCCL_LAUNCH_US", "3000", 1);
-  meet(w);
+  meet(w, "");
   run(w, &p, NULL);
   unsetenv("WEFT_FAKE_STREAM_DELAY_US");
   unsetenv("WEFT_FAKE_NCCL_LAUNCH_US");
@@ -409,24 +270,18 @@ static void whole_tensors_come_too(void **state)
   static const char info[] =
       "{\"names\":[\"a\"],\"dtype_names\":[\"uint8\"],\"shapes\":[[5000]]}";
   static const uint64_t sizes[] = { 5000 };
-  weft_plan *plan = NULL;
-  weft_why why = { 0 };
-  const weft_transfer_ops *ops = weft_transfer_sparse_nccl();
-  meet(w);
-  assert_ok(ops->accept(w->backend, info, sizeof info - 1, &alone, &plan, &why));
+  meet(w, "");
+  weft_plan *plan = accept_text(w, info);
   assert_false(plan->patches);
   gpu_buffers b = gpu_buffers_make(w->memory, plan);
-  w->t.sizes = sizes;
-  w->t.count = 1;
-  w->t.seed = 5;
-  w->t.warm_only = false;
+  send_these(w, sizes, 1, UINT64_MAX, 5);
   trainer_start(&w->t);
-  assert_ok(ops->receive(w->backend, plan, b.dst, b.digests, NULL, NULL, NULL, &why));
+  assert_ok(w->ops->receive(w->backend, plan, b.dst, b.digests, NULL, NULL, NULL, NULL));
   assert_int_equal(trainer_join_thread(&w->t), 0);
-  gpu_settle(ops, w->backend);
+  gpu_settle(w->ops, w->backend);
   gpu_buffers_check(&b, plan, 5);
   gpu_buffers_free(&b);
-  ops->abandon(w->backend, plan);
+  w->ops->abandon(w->backend, plan);
 }
 
 static void a_wrong_index_fails_the_update(void **state)
@@ -443,7 +298,7 @@ static void a_wrong_index_fails_the_update(void **state)
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     patches p;
     patches_make(&p, w, mixed, 3);
-    meet(w);
+    meet(w, "");
     p.index[1][9] = bad[i].index;
     run(w, &p, bad[i].text);
     patches_free(&p, w);
@@ -458,7 +313,7 @@ static void another_order_is_reported(void **state)
   patches p;
   patches_make(&p, w, mixed, 2);
   p.sizes[1] -= 2; /* one value less than announced */
-  meet(w);
+  meet(w, "");
   run(w, &p, "collectives do not match");
   patches_free(&p, w);
 }
@@ -491,9 +346,9 @@ static void update_info_is_checked(void **state)
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     weft_plan *plan = NULL;
     weft_why why = { 0 };
-    meet(w);
-    if (weft_transfer_sparse_nccl()->accept(w->backend, bad[i].info, strlen(bad[i].info),
-                                            &alone, &plan, &why) == WEFT_OK ||
+    meet(w, "");
+    if (w->ops->accept(w->backend, bad[i].info, strlen(bad[i].info), &alone, &plan,
+                       &why) == WEFT_OK ||
         strstr(why.text, bad[i].text) == NULL) {
       fail_msg("%s: %s", bad[i].info, why.text);
     }
@@ -510,10 +365,9 @@ static void no_room_on_the_device_is_refused_before_anything_moves(void **state)
   char *info = info_of(&p);
   weft_plan *plan = NULL;
   weft_why why = { 0 };
-  meet(w);
+  meet(w, "");
   setenv("WEFT_FAKE_GPU_BYTES", "1000", 1);
-  assert_err(weft_transfer_sparse_nccl()->accept(w->backend, info, strlen(info), &alone,
-                                                 &plan, &why),
+  assert_err(w->ops->accept(w->backend, info, strlen(info), &alone, &plan, &why),
              WEFT_E_NOMEM);
   assert_non_null(strstr(why.text, "room for 420000 bytes of patches: CUDA error 2"));
   unsetenv("WEFT_FAKE_GPU_BYTES");
@@ -523,10 +377,8 @@ static void no_room_on_the_device_is_refused_before_anything_moves(void **state)
 
 int main(void)
 {
-#define WITH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define WITH(test) cmocka_unit_test_setup_teardown(test, set_up_sparse, tear_down)
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(indices_are_put_in_order),
-    cmocka_unit_test(wrong_indices_are_named),
     WITH(patches_are_applied_to_a_copy),
     WITH(patches_are_applied_in_place),
     WITH(a_wrong_index_is_found_before_anything_is_written_over),
