@@ -185,6 +185,12 @@ static void weights_of_another_time_are_served_by_nobody(void **state)
   end(&w);
 }
 
+static const weft_client_pause pausing = { .h.type = WEFT_MSG_CLIENT_PAUSE,
+                                           .action = WEFT_PAUSE,
+                                           .mode = { "keep", 4 } };
+static const weft_client_pause resuming = { .h.type = WEFT_MSG_CLIENT_PAUSE,
+                                            .action = WEFT_RESUME };
+
 static const char *paused(unsigned engine)
 {
   return fleet_query(&w, engine, WEFT_QUERY_PAUSED)->body;
@@ -199,18 +205,13 @@ static bool status_says(const char *what)
 static void a_resume_that_was_not_heard_is_told_again(void **state)
 {
   (void)state;
-  const weft_client_pause pause = { .h.type = WEFT_MSG_CLIENT_PAUSE,
-                                    .action = WEFT_PAUSE,
-                                    .mode = WEFT_STR("abort") };
-  const weft_client_pause resume = { .h.type = WEFT_MSG_CLIENT_PAUSE,
-                                     .action = WEFT_RESUME };
   for (unsigned fenced = 0; fenced < 2; fenced++) {
     begin(&w, &(fleet_opts){ .seed = 1 + fenced });
     push(&w, "{\"a\":1}", "one");
-    expect(&w, fleet_call(&w, 1, C, &pause.h), WEFT_OK);
+    expect(&w, fleet_call(&w, 1, C, &pausing.h), WEFT_OK);
     fleet_cut(&w, 1, true);
     fleet_run(&w, fenced ? 15000 : 100);
-    fleet_post(&w, 1, C, &resume.h);
+    fleet_post(&w, 1, C, &resuming.h);
     fleet_run(&w, 8000);
     fleet_cut(&w, 1, false);
     fleet_run(&w, 40000);
@@ -226,26 +227,21 @@ static void a_resume_that_was_not_heard_is_told_again(void **state)
 static void a_restarted_coordinator_says_who_is_paused(void **state)
 {
   (void)state;
-  const weft_client_pause pause = { .h.type = WEFT_MSG_CLIENT_PAUSE,
-                                    .action = WEFT_PAUSE,
-                                    .mode = WEFT_STR("keep") };
-  const weft_client_pause resume = { .h.type = WEFT_MSG_CLIENT_PAUSE,
-                                     .action = WEFT_RESUME };
   begin(&w, &(fleet_opts){ .seed = 1 });
   push(&w, "{\"a\":1}", "one");
-  expect(&w, fleet_call(&w, 1, C, &pause.h), WEFT_OK);
+  expect(&w, fleet_call(&w, 1, C, &pausing.h), WEFT_OK);
   fleet_crash(&w, C);
   fleet_restart(&w, C);
   assert_string_equal(paused(C), "{\"is_paused\":false}"); /* nobody is in */
   fleet_run(&w, 5000);
   assert_string_equal(paused(C), "{\"is_paused\":true}");
   assert_true(status_says("\"paused\":true,\"paused_ms\":5"));
-  expect(&w, fleet_call(&w, 1, C, &resume.h), WEFT_OK);
+  expect(&w, fleet_call(&w, 1, C, &resuming.h), WEFT_OK);
   assert_string_equal(paused(C), "{\"is_paused\":false}"); /* with the answer */
   assert_true(status_says("\"paused\":false,\"paused_ms\":0,"));
   fleet_run(&w, 2000);
   assert_string_equal(paused(C), "{\"is_paused\":false}");
-  expect(&w, fleet_call(&w, 1, 1, &pause.h), WEFT_OK); /* by its own clients */
+  expect(&w, fleet_call(&w, 1, 1, &pausing.h), WEFT_OK); /* by its own clients */
   fleet_run(&w, 1500);
   assert_string_equal(paused(C), "{\"is_paused\":true}");
   assert_string_equal(paused(0), "{\"is_paused\":false}");
@@ -258,14 +254,9 @@ static void a_restarted_coordinator_says_who_is_paused(void **state)
 static void a_lease_counts_the_pause_of_a_replica(void **state)
 {
   (void)state;
-  const weft_client_pause pause = { .h.type = WEFT_MSG_CLIENT_PAUSE,
-                                    .action = WEFT_PAUSE,
-                                    .mode = WEFT_STR("keep") };
-  const weft_client_pause resume = { .h.type = WEFT_MSG_CLIENT_PAUSE,
-                                     .action = WEFT_RESUME };
   begin(&w, &(fleet_opts){ .seed = 1, .pause_lease_ms = 20000 });
   push(&w, "{\"a\":1}", "one");
-  expect(&w, fleet_call(&w, 1, C, &pause.h), WEFT_OK);
+  expect(&w, fleet_call(&w, 1, C, &pausing.h), WEFT_OK);
   fleet_crash(&w, C);
   fleet_restart(&w, C);
   fleet_run(&w, 15000);
@@ -274,7 +265,7 @@ static void a_lease_counts_the_pause_of_a_replica(void **state)
   const fleet_answer *a = fleet_query(&w, C, WEFT_QUERY_READY);
   expect(&w, a, WEFT_E_UNAVAIL);
   expect_text(a, "--pause-lease");
-  expect(&w, fleet_call(&w, 1, C, &resume.h), WEFT_OK);
+  expect(&w, fleet_call(&w, 1, C, &resuming.h), WEFT_OK);
   expect(&w, fleet_query(&w, C, WEFT_QUERY_READY), WEFT_OK);
   end(&w);
 }
