@@ -3,19 +3,12 @@
 #ifndef WEFT_DEVICE_FIXTURE_H
 #define WEFT_DEVICE_FIXTURE_H
 
-#include "weft_test.h"
-
+#include "device_update.h"
 #include "weft/json.h"
 #include "weft/memory.h"
-#include "weft/safetensors.h"
 #include "worker_world.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-enum { PATH_LEN = 128 };
 
 typedef struct fixture {
   world *w;
@@ -51,48 +44,6 @@ static inline void end(fixture *f)
   world_end(f->w); /* destroys the memory: all extents must be back */
   assert_int_equal(rmdir(f->dir), 0);
   free(f);
-}
-
-/* ---- files */
-
-typedef struct spec {
-  const char *name;
-  weft_dtype dtype;
-  unsigned ndim;
-  int64_t shape[3];
-  uint8_t fill;
-} spec;
-
-static inline uint64_t spec_bytes(const spec *s)
-{
-  uint64_t bytes;
-  assert_ok(weft_dtype_bytes(s->dtype, s->ndim, s->shape, &bytes));
-  return bytes;
-}
-
-static inline void write_file(const char *path, const spec *specs, size_t count)
-{
-  weft_st_spec st[16];
-  assert_true(count <= 16);
-  const int fd = open(path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
-  assert_true(fd >= 0);
-  for (size_t i = 0; i < count; i++) {
-    st[i] =
-        (weft_st_spec){ specs[i].name, specs[i].dtype, specs[i].ndim, specs[i].shape };
-  }
-  weft_st_writer *writer;
-  assert_ok(weft_st_writer_create(fd, st, count, &writer, NULL));
-  for (size_t i = 0; i < count; i++) {
-    const uint64_t bytes = spec_bytes(&specs[i]);
-    uint8_t *data = malloc(bytes > 0 ? bytes : 1);
-    assert_non_null(data);
-    memset(data, specs[i].fill, bytes);
-    assert_ok(weft_st_writer_put(writer, data, bytes, NULL));
-    free(data);
-  }
-  assert_ok(weft_st_writer_end(writer, NULL));
-  weft_st_writer_destroy(writer);
-  assert_int_equal(close(fd), 0);
 }
 
 /* ---- the engine's side of an update */
@@ -131,8 +82,7 @@ static const weft_msg *finish(fixture *f, bool strict)
 static const weft_msg *accept_file(fixture *f, const char *path)
 {
   char info[2 * PATH_LEN];
-  (void)snprintf(info, sizeof info,
-                 "{\"source\":{\"kind\":\"safetensors\",\"path\":\"%s\"}}", path);
+  info_of_file(path, info);
   return put_info(f, WEFT_TRANSFER_UPDATE, info);
 }
 

@@ -1,61 +1,17 @@
 /* Every allocation of a whole session fails once: the live set, its bytes and the memory
  * are as before, and the next session works. */
 #define _GNU_SOURCE /* mkdtemp */
-#include "weft_test.h"
-
-#include "device.h"
-#include "weft/safetensors.h"
+#include "device_update.h"
 #include "weft_fail.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+enum { BYTES = 500, TIMES = 2 };
 
-enum { PATH_LEN = 128, BYTES = 500 };
-
-static void write_file(const char *path, uint8_t fill)
+static void write_filled(const char *path, uint8_t fill)
 {
-  const int64_t shape[2] = { 5, 100 };
-  const weft_st_spec specs[3] = { { "a", WEFT_DTYPE_UINT8, 2, shape },
-                                  { "b", WEFT_DTYPE_UINT8, 2, shape },
-                                  { "c", WEFT_DTYPE_UINT8, 2, shape } };
-  uint8_t data[3 * BYTES];
-  weft_st_writer *writer;
-  memset(data, fill, sizeof data);
-  const int fd = open(path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
-  assert_true(fd >= 0);
-  assert_ok(weft_st_writer_create(fd, specs, 3, &writer, NULL));
-  assert_ok(weft_st_writer_put(writer, data, sizeof data, NULL));
-  assert_ok(weft_st_writer_end(writer, NULL));
-  weft_st_writer_destroy(writer);
-  assert_int_equal(close(fd), 0);
-}
-
-/* The whole of a session up to the install. */
-static weft_err session(wefti_device *device, uint64_t epoch, const weft_buf *info)
-{
-  wefti_device_session s = { .device = device };
-  wefti_device_result result = { 0 };
-  const weft_transfer_who who = { .epoch = epoch, .world_size = 1 };
-  weft_why why = { 0 };
-  weft_err err = wefti_session_open(&s, &(weft_device_run){ .epoch = epoch }, &why);
-  for (unsigned i = 0; i < 2 && err == WEFT_OK; i++) {
-    err = wefti_session_accept(&s, info, &who, &result, &why);
-    if (err == WEFT_OK) {
-      err = wefti_session_receive(&s, 0, &result, &why);
-    }
-  }
-  if (err == WEFT_OK) {
-    err = wefti_session_finish(&s, true, &result, &why);
-  }
-  weft_buf_unref(result.json);
-  wefti_session_close(&s);
-  if (err != WEFT_OK) {
-    assert_true(why.text[0] != '\0');
-  }
-  return err;
+  const spec specs[3] = { { "a", WEFT_DTYPE_UINT8, 2, { 5, 100 }, fill },
+                          { "b", WEFT_DTYPE_UINT8, 2, { 5, 100 }, fill },
+                          { "c", WEFT_DTYPE_UINT8, 2, { 5, 100 }, fill } };
+  write_file(path, specs, 3);
 }
 
 static void check_live(wefti_device *device, uint8_t fill, uint64_t extents)
@@ -93,18 +49,13 @@ static void make_each_failure(const wefti_device_opts *opts)
 /* manifest: its text, or NULL. */
 static void run_out_of_memory(const char *manifest, uint64_t extents)
 {
-  char dir[] = "/tmp/weft-alloc-XXXXXX", path[PATH_LEN], list[PATH_LEN],
-       text[2 * PATH_LEN];
-  assert_non_null(mkdtemp(dir));
-  (void)snprintf(path, sizeof path, "%s/f", dir);
-  (void)snprintf(text, sizeof text,
-                 "{\"source\":{\"kind\":\"safetensors\",\"path\":\"%s\"}}", path);
-  weft_buf *info = weft_buf_create(text, strlen(text));
+  char list[PATH_LEN];
+  file_update u;
   wefti_device *device;
   const wefti_device_opts opts = { .size = sizeof opts,
                                    .manifest = manifest ? list : NULL };
-  assert_non_null(info);
-  (void)snprintf(list, sizeof list, "%s/m", dir);
+  file_update_make(&u);
+  (void)snprintf(list, sizeof list, "%.100s/m", u.dir);
   if (manifest) {
     FILE *file = fopen(list, "we");
     assert_non_null(file);
@@ -113,15 +64,15 @@ static void run_out_of_memory(const char *manifest, uint64_t extents)
     make_each_failure(&opts);
   }
   assert_ok(wefti_device_create(&opts, &device, NULL));
-  write_file(path, 1);
-  assert_ok(session(device, 1, info));
+  write_filled(u.path, 1);
+  assert_ok(file_update_run(&u, device, 1, TIMES));
   assert_ok(wefti_store_publish(device->store, 1, 1));
   check_live(device, 1, extents);
-  write_file(path, 2);
+  write_filled(u.path, 2);
   uint64_t epoch = 2;
   FOR_EACH_FAILURE
   {
-    const weft_err err = session(device, epoch, info);
+    const weft_err err = file_update_run(&u, device, epoch, TIMES);
     fail_countdown = 0;
     if (err != WEFT_OK) {
       check_live(device, 1, extents);
@@ -133,13 +84,11 @@ static void run_out_of_memory(const char *manifest, uint64_t extents)
     END_UNLESS_FAILED
   }
   assert_true(epoch > 12); /* it did meet failures */
-  assert_ok(session(device, epoch, info));
+  assert_ok(file_update_run(&u, device, epoch, TIMES));
   assert_ok(wefti_store_publish(device->store, epoch, epoch));
   check_live(device, 2, extents);
-  assert_int_equal(unlink(path), 0);
   (void)unlink(list);
-  assert_int_equal(rmdir(dir), 0);
-  weft_buf_unref(info);
+  file_update_end(&u);
   wefti_device_destroy(device);
 }
 

@@ -23,7 +23,8 @@ typedef struct slow {
   weft_memory *memory;
   held plans[PLANS_MAX];
   size_t count;
-  unsigned turns; /* advance says that there is more so often */
+  unsigned turns; /* advance says that there is more so often, … */
+  unsigned each;  /* … of every update; 0 = as the test says */
   weft_err fails; /* what the next settle gives */
   bool gone;      /* not alive */
   unsigned advanced, settled, forgotten, abandoned;
@@ -34,6 +35,7 @@ static weft_err slow_accept(void *state, const char *text, size_t len,
                             const weft_transfer_who *who, weft_plan **plan, weft_why *why)
 {
   slow *s = state;
+  s->turns = s->each > 0 ? s->each : s->turns;
   return s->real->accept(s->state, text, len, who, plan, why);
 }
 
@@ -171,6 +173,21 @@ static void check_digests(fixture *f)
   weft_store_unpin(f->w->device->store, s);
 }
 
+static void finish_and_check(fixture *f)
+{
+  world_as(finish(f, false), w_finished, W_FINISHED);
+  publish(f);
+  check_digests(f);
+}
+
+/* After what failed. */
+static void the_next_session_works(fixture *f)
+{
+  (void)commit(f, more, 2);
+  assert_int_equal(live_fill(f, "model.a"), 7);
+  check_digests(f);
+}
+
 static void digests_are_there_when_it_has_finished(void **state)
 {
   (void)state;
@@ -218,10 +235,8 @@ static void they_go_on_between_jobs(void **state)
   assert_int_equal(s->advanced, enough); /* nothing is left: no timer runs */
   update(f, more, 2);
   assert_int_equal(s->settled, 1); /* by the accept, of the first update */
-  world_as(finish(f, false), w_finished, W_FINISHED);
+  finish_and_check(f);
   assert_int_equal(s->settled, 2);
-  publish(f);
-  check_digests(f);
   end(f);
 }
 
@@ -238,9 +253,7 @@ static void repeats_are_not_kept_for_long(void **state)
     assert_true(memory_stats(f).extents <= 2 * (FULL - 1)); /* one is empty */
     assert_int_equal(s->settled, i / 2); /* what the second one dropped was not hashed */
   }
-  world_as(finish(f, false), w_finished, W_FINISHED);
-  publish(f);
-  check_digests(f);
+  finish_and_check(f);
   assert_int_equal(memory_stats(f).extents, FULL - 1);
   end(f);
 }
@@ -260,10 +273,8 @@ static void in_place_they_are_waited_for(void **state)
     update(f, more, 2);
     assert_int_equal(s->settled, i);
   }
-  world_as(finish(f, false), w_finished, W_FINISHED);
+  finish_and_check(f);
   assert_int_equal(s->settled, 3);
-  publish(f);
-  check_digests(f);
   end(f);
 }
 
@@ -281,9 +292,7 @@ static void one_that_fails_fails_the_finish(void **state)
   world_refused(m, WEFT_E_FAILED);
   assert_int_equal(live_fill(f, "model.a"), 2);
   assert_int_equal(memory_stats(f).extents, FULL - 1);
-  (void)commit(f, more, 2); /* the next session works */
-  assert_int_equal(live_fill(f, "model.a"), 7);
-  check_digests(f);
+  the_next_session_works(f);
   end(f);
 }
 
@@ -305,8 +314,7 @@ static void one_that_fails_abandons_the_next_update(void **state)
   world_refused(accept_file(f, path), WEFT_E_FAILED);
   assert_int_equal(s->abandoned, 1);
   assert_int_equal(unlink(path), 0);
-  (void)commit(f, more, 2); /* the next session works */
-  assert_int_equal(live_fill(f, "model.a"), 7);
+  the_next_session_works(f);
   end(f);
 }
 
@@ -363,54 +371,26 @@ static void an_abort_forgets_them_first(void **state)
   const unsigned before = s->advanced;
   weft_sim_run(f->w->sim, weft_sim_now_ms(f->w->sim) + 20);
   assert_int_equal(s->advanced, before);
-  (void)commit(f, more, 2);
-  check_digests(f);
+  the_next_session_works(f);
   end(f);
 }
 
 /* ---- out of memory */
 
-static weft_err session(wefti_device *device, uint64_t epoch, const weft_buf *info)
-{
-  wefti_device_session s = { .device = device };
-  wefti_device_result result = { 0 };
-  const weft_transfer_who who = { .epoch = epoch, .world_size = 1 };
-  weft_why why = { 0 };
-  weft_err err = wefti_session_open(&s, &(weft_device_run){ .epoch = epoch }, &why);
-  for (unsigned i = 0; i < 3 && err == WEFT_OK; i++) {
-    ((slow *)device->backend)->turns = 1000;
-    err = wefti_session_accept(&s, info, &who, &result, &why);
-    if (err == WEFT_OK) {
-      err = wefti_session_receive(&s, 0, &result, &why);
-    }
-  }
-  if (err == WEFT_OK) {
-    err = wefti_session_finish(&s, true, &result, &why);
-  }
-  weft_buf_unref(result.json);
-  wefti_session_close(&s);
-  return err;
-}
-
 static void every_allocation_may_fail(void **state)
 {
   (void)state;
-  char dir[] = "/tmp/weft-late-XXXXXX", path[PATH_LEN], text[2 * PATH_LEN];
+  file_update u;
   wefti_device *device = NULL;
   const wefti_device_opts opts = { .size = sizeof opts };
-  assert_non_null(mkdtemp(dir));
-  (void)snprintf(path, sizeof path, "%s/f", dir);
-  (void)snprintf(text, sizeof text,
-                 "{\"source\":{\"kind\":\"safetensors\",\"path\":\"%s\"}}", path);
-  write_file(path, full, FULL);
-  weft_buf *info = weft_buf_create(text, strlen(text));
-  assert_non_null(info);
+  file_update_make(&u);
+  write_file(u.path, full, FULL);
   assert_ok(wefti_device_create(&opts, &device, NULL));
-  (void)slow_down(device);
+  slow_down(device)->each = 1000;
   uint64_t epoch = 1;
   FOR_EACH_FAILURE
   {
-    const weft_err err = session(device, epoch, info);
+    const weft_err err = file_update_run(&u, device, epoch, 3);
     fail_countdown = 0;
     wefti_store_drop(device->store, epoch);
     wefti_store_reap(device->store);
@@ -422,9 +402,7 @@ static void every_allocation_may_fail(void **state)
     END_UNLESS_FAILED
   }
   assert_true(epoch > 12);
-  assert_int_equal(unlink(path), 0);
-  assert_int_equal(rmdir(dir), 0);
-  weft_buf_unref(info);
+  file_update_end(&u);
   wefti_device_destroy(device);
 }
 
