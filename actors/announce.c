@@ -1,6 +1,7 @@
 #include "announce.h"
 
 #include "patience.h"
+#include "weft/clock.h"
 
 #include <stdlib.h>
 
@@ -16,10 +17,10 @@ struct wefti_announce {
 /* false: it is time to end. */
 static bool wait_ms(wefti_announce *a, uint64_t ms)
 {
-  const uint64_t end = wefti_patience_now_ms() + ms;
+  const uint64_t end = weft_clock_ms() + ms;
   wefti_patience_lock(&a->wait);
-  for (uint64_t now = wefti_patience_now_ms(); !a->wait.over && now < end;
-       now = wefti_patience_now_ms()) {
+  for (uint64_t now = weft_clock_ms(); !a->wait.over && now < end;
+       now = weft_clock_ms()) {
     wefti_patience_wait(&a->wait, end - now);
   }
   const bool goes_on = !a->wait.over;
@@ -31,20 +32,19 @@ static void *announce_main(void *arg)
 {
   wefti_announce *a = arg;
   wefti_announce_opts *o = &a->opts;
-  uint64_t heard_ms = wefti_patience_now_ms();
+  uint64_t heard_ms = weft_clock_ms();
   uint64_t let_in_ms = 0; /* since when without a break, 0 = not */
   uint64_t pause_ms = 0;
   while (wait_ms(a, pause_ms)) {
     weft_why why = { .err = WEFT_OK, .text = "" };
     const weft_err err = weft_join_announce(o->url, o->token, &o->hello, SLICE_MS, &why);
     if (err == WEFT_OK) {
-      heard_ms = wefti_patience_now_ms();
+      heard_ms = weft_clock_ms();
       let_in_ms = let_in_ms ? let_in_ms : heard_ms;
       const bool moved =
           o->on_let_in && o->on_let_in(o->arg, heard_ms - let_in_ms, &o->hello);
       pause_ms = moved ? 0 : AGAIN_MS;
-    } else if (err != WEFT_E_TIMEOUT ||
-               wefti_patience_now_ms() - heard_ms > o->patience_ms) {
+    } else if (err != WEFT_E_TIMEOUT || weft_clock_ms() - heard_ms > o->patience_ms) {
       a->failure = why;
       o->on_failed(o->arg);
       break;

@@ -1,5 +1,6 @@
 #include "assembly.h"
 #include "relay.h"
+#include "weft/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,17 +132,9 @@ weft_actor_id weft_engine_actor(const weft_engine *engine)
   return engine->core;
 }
 
-static uint64_t clock_ms(void)
-{
-  struct timespec now;
-  return clock_gettime(CLOCK_MONOTONIC, &now) == 0
-             ? (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000
-             : 0;
-}
-
 weft_err weft_engine_wait_ready(weft_engine *engine, uint64_t timeout_ms, weft_why *why)
 {
-  const uint64_t until = clock_ms() + timeout_ms;
+  const uint64_t until = weft_clock_ms() + timeout_ms;
   for (;;) {
     const weft_request request = { .size = sizeof request,
                                    .op = WEFT_OP_READY,
@@ -151,7 +144,7 @@ weft_err weft_engine_wait_ready(weft_engine *engine, uint64_t timeout_ms, weft_w
     if (err == WEFT_OK || err == WEFT_E_STATE) {
       return err == WEFT_OK ? err : weft_whyf(why, err, "%s", reason.text);
     }
-    if (clock_ms() >= until) {
+    if (weft_clock_ms() >= until) {
       return weft_whyf(why, WEFT_E_TIMEOUT, "not ready: %s", reason.text);
     }
     const struct timespec pause = { .tv_nsec = READY_POLL_MS * 1000000L };

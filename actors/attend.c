@@ -4,6 +4,7 @@
 #include "patience.h"
 #include "ports.h"
 #include "settings.h"
+#include "weft/clock.h"
 #include "weft/join.h"
 #include "weft/link.h"
 
@@ -71,7 +72,7 @@ static weft_err open_port(wefti_attend *a, const char *join_url, weft_why *why)
     (void)wefti_post_stop(a->opts.rt, a->port);
   }
   a->port = port;
-  a->quiet_since_ms = wefti_patience_now_ms();
+  a->quiet_since_ms = weft_clock_ms();
   (void)snprintf(a->towards, sizeof a->towards, "%s", join_url);
   return WEFT_OK;
 }
@@ -81,7 +82,7 @@ static weft_err open_port(wefti_attend *a, const char *join_url, weft_why *why)
 static bool is_deaf(wefti_attend *a)
 {
   const uint64_t heard = atomic_load_explicit(&a->heard, memory_order_relaxed);
-  const uint64_t now = wefti_patience_now_ms();
+  const uint64_t now = weft_clock_ms();
   if (heard != a->heard_before) {
     a->heard_before = heard;
     a->quiet_since_ms = now;
@@ -111,7 +112,7 @@ static void follow(wefti_attend *a, const weft_invitation *in)
                    in->rank, in->size, in->fleet);
     tell(a, WEFT_LOG_INFO, line);
   } else {
-    a->quiet_since_ms = wefti_patience_now_ms(); /* not let in: nothing is to be heard */
+    a->quiet_since_ms = weft_clock_ms(); /* not let in: nothing is to be heard */
     (void)snprintf(line, sizeof line, "fleet %s, which invited this engine: %.*s",
                    in->fleet, (int)sizeof line / 2, why.text);
     tell(a, WEFT_LOG_WARN, line);

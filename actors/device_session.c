@@ -2,12 +2,12 @@
  */
 #include "device.h"
 #include "weft/checked.h"
+#include "weft/clock.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { COMPACT_SLACK = 1024 /* repeats that may wait until the next compaction */ };
 
@@ -219,19 +219,12 @@ typedef struct watch {
   bool late;
 } watch;
 
-static uint64_t monotonic_ns(void)
-{
-  struct timespec ts = { 0 };
-  (void)clock_gettime(CLOCK_MONOTONIC, &ts); /* cannot fail for this clock */
-  return (uint64_t)ts.tv_sec * 1000000000U + (uint64_t)ts.tv_nsec;
-}
-
 /* The backend knows one way to stop: the flag that an abort sets. */
 static void on_progress(void *arg, uint64_t bytes)
 {
   watch *w = arg;
   atomic_store_explicit(&w->device->received, bytes, memory_order_relaxed);
-  if (w->due_ns != 0 && !w->late && monotonic_ns() >= w->due_ns) {
+  if (w->due_ns != 0 && !w->late && weft_clock_ns() >= w->due_ns) {
     w->late = true;
     atomic_store_explicit(&w->device->cancel, true, memory_order_relaxed);
   }
@@ -359,7 +352,7 @@ weft_err wefti_session_receive(wefti_device_session *s, uint32_t timeout_ms,
     watch w = { .device = s->device,
                 .due_ns = timeout_ms == 0
                               ? 0
-                              : monotonic_ns() + timeout_ms * UINT64_C(1000000) };
+                              : weft_clock_ns() + timeout_ms * UINT64_C(1000000) };
     err = move_bytes(s, &w, dst, late->digests, why);
   }
   if (err == WEFT_OK) {

@@ -1,6 +1,7 @@
 #include "inviter.h"
 
 #include "patience.h"
+#include "weft/clock.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -35,7 +36,7 @@ struct wefti_inviter {
 /* The one that has waited longest, taken; -1: nobody is due, *wait_ms says until when. */
 static int64_t take_due(wefti_inviter *inviter, uint64_t *wait_ms)
 {
-  const uint64_t now = wefti_patience_now_ms();
+  const uint64_t now = weft_clock_ms();
   seat *first = NULL;
   for (uint32_t r = 0; r < inviter->opts.invitation.size; r++) {
     seat *s = &inviter->seats[r];
@@ -105,7 +106,7 @@ static void *inviter_main(void *arg)
     const bool taken = invite(inviter, (uint32_t)rank);
     wefti_patience_lock(&inviter->wait);
     seat *s = &inviter->seats[rank];
-    const uint64_t now = wefti_patience_now_ms();
+    const uint64_t now = weft_clock_ms();
     s->busy = false;
     s->taken_ms = taken ? now : s->taken_ms;
     s->due_ms = now + (s->in ? inviter->opts.again_ms : inviter->opts.pause_ms);

@@ -2,6 +2,7 @@
 #include "assembly.h"
 #include "lend.h"
 #include "weft/checked.h"
+#include "weft/clock.h"
 #include "weft/host_sender.h"
 
 #include <inttypes.h>
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 /* A loan: one set, to one rank, on a thread of its own.  It ends when that rank has
@@ -38,18 +38,11 @@ struct wefti_lending {
   loan loans[LOANS_MAX];
 };
 
-static uint64_t now_ms(void)
-{
-  struct timespec ts = { 0 };
-  (void)clock_gettime(CLOCK_MONOTONIC, &ts); /* cannot fail for this clock */
-  return (uint64_t)ts.tv_sec * 1000U + (uint64_t)ts.tv_nsec / 1000000U;
-}
-
 static void on_progress(void *arg, uint64_t bytes)
 {
   loan *l = arg;
   (void)bytes;
-  if (now_ms() >= l->due_ms) {
+  if (weft_clock_ms() >= l->due_ms) {
     atomic_store_explicit(&l->cancel, true, memory_order_relaxed);
   }
 }
@@ -187,7 +180,7 @@ static weft_err open_sender(loan *l, const weft_snapshot *s, const char *towards
 static weft_err start(loan *l, const weft_snapshot *s)
 {
   l->snapshot = s;
-  l->due_ms = now_ms() + LEND_MS;
+  l->due_ms = weft_clock_ms() + LEND_MS;
   atomic_store_explicit(&l->cancel, false, memory_order_relaxed);
   atomic_store_explicit(&l->over, false, memory_order_relaxed);
   l->started = pthread_create(&l->thread, NULL, lend_main, l) == 0;

@@ -1,11 +1,11 @@
 /* The weights that another rank lends, from its address into memory of this one. */
 #include "lend.h"
 #include "weft/checked.h"
+#include "weft/clock.h"
 #include "weft/json.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct taking {
   wefti_device *device;
@@ -17,18 +17,11 @@ typedef struct taking {
   bool late;
 } taking;
 
-static uint64_t now_ns(void)
-{
-  struct timespec ts = { 0 };
-  (void)clock_gettime(CLOCK_MONOTONIC, &ts); /* cannot fail for this clock */
-  return (uint64_t)ts.tv_sec * 1000000000U + (uint64_t)ts.tv_nsec;
-}
-
 static void on_progress(void *arg, uint64_t bytes)
 {
   taking *t = arg;
   atomic_store_explicit(&t->device->received, bytes, memory_order_relaxed);
-  if (!t->late && now_ns() >= t->due_ns) {
+  if (!t->late && weft_clock_ns() >= t->due_ns) {
     t->late = true;
     atomic_store_explicit(&t->device->cancel, true, memory_order_relaxed);
   }
@@ -143,7 +136,7 @@ weft_err wefti_lend_take(void *arg, const weft_buf *info, uint32_t timeout_ms,
                          wefti_entry **entries, size_t *count, weft_why *why)
 {
   taking t = { .device = wefti_lending_device(arg),
-               .due_ns = now_ns() + timeout_ms * UINT64_C(1000000) };
+               .due_ns = weft_clock_ns() + timeout_ms * UINT64_C(1000000) };
   const weft_err err = take_all(&t, info, why);
   if (t.plan != NULL) {
     weft_transfer_host()->abandon(t.state, t.plan);

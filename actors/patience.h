@@ -23,6 +23,5 @@ void wefti_patience_unlock(wefti_patience *p);
 void wefti_patience_wait(wefti_patience *p, uint64_t ms);
 void wefti_patience_wake(wefti_patience *p);
 void wefti_patience_end(wefti_patience *p); /* not locked: it is over */
-uint64_t wefti_patience_now_ms(void);       /* CLOCK_MONOTONIC */
 
 #endif /* WEFT_ACTORS_PATIENCE_H */

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE /* getrandom, CLOCK_BOOTTIME */
 #include "scheduler.h"
+#include "weft/clock.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -129,7 +130,7 @@ uint64_t weft_now_ms(weft_ctx *ctx)
 uint64_t weft_now_ns(weft_ctx *ctx)
 {
   const wefti_sched *s = ctx->sched;
-  return s->fake_clock ? wefti_now_ms(s) * 1000000u : clock_ns(CLOCK_MONOTONIC);
+  return s->fake_clock ? wefti_now_ms(s) * 1000000u : weft_clock_ns();
 }
 
 uint64_t weft_boottime_ns(weft_ctx *ctx)

@@ -34,6 +34,5 @@ void wefti_loop_set_state(weft_loop *loop, wefti_loop_state state);
 wefti_loop_state wefti_loop_get_state(const weft_loop *loop);
 /* Is the calling thread the one that runs it? */
 bool wefti_loop_is_self(const weft_loop *loop);
-uint64_t wefti_monotonic_ns(void);
 
 #endif /* WEFT_RUNTIME_LOOP_H */

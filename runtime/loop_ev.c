@@ -1,5 +1,6 @@
 #define _GNU_SOURCE /* eventfd, signalfd */
 #include "loop.h"
+#include "weft/clock.h"
 
 #include <errno.h>
 #include <ev.h>
@@ -9,7 +10,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -38,13 +38,6 @@ struct weft_loop {
   atomic_int state;
   atomic_ulong thread;
 };
-
-uint64_t wefti_monotonic_ns(void)
-{
-  struct timespec ts = { 0 };
-  (void)clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static weft_err from_errno(int e)
 {
@@ -83,7 +76,7 @@ static void on_woke(struct ev_loop *ev, ev_check *w, int revents)
   (void)ev;
   (void)revents;
   const weft_loop *loop = w->data;
-  wefti_wheel_advance(&loop->sched->wheel, wefti_monotonic_ns() / NS_PER_MS);
+  wefti_wheel_advance(&loop->sched->wheel, weft_clock_ms());
 }
 
 static void on_timer(struct ev_loop *ev, ev_timer *w, int revents)
@@ -129,7 +122,7 @@ weft_err wefti_loop_create(wefti_sched *s, unsigned spin_us, const wefti_end_sig
   s->inbox.wake = wake;
   s->inbox.wake_arg = loop;
   s->loop = loop;
-  wefti_wheel_advance(&s->wheel, wefti_monotonic_ns() / NS_PER_MS);
+  wefti_wheel_advance(&s->wheel, weft_clock_ms());
   *out = loop;
   return WEFT_OK;
 fail_fd:
@@ -204,7 +197,7 @@ static bool run_actors(weft_loop *loop, uint64_t *now_ns)
   do {
     wefti_take_inbox(s);
     more = wefti_run(s, SLICE);
-    *now_ns = wefti_monotonic_ns();
+    *now_ns = weft_clock_ns();
     advance(loop, *now_ns / NS_PER_MS);
     more = more || s->run_head != NULL || wefti_inbox_waiting(&s->inbox);
   } while (more && *now_ns < until);
@@ -226,7 +219,7 @@ static bool spin(weft_loop *loop, uint64_t now_ns)
       __asm__ volatile("yield");
 #endif
     }
-    now_ns = wefti_monotonic_ns();
+    now_ns = weft_clock_ns();
   }
   return false;
 }
@@ -285,7 +278,7 @@ static bool wait_io(weft_loop *loop, uint64_t now_ns)
 void wefti_loop_run(weft_loop *loop)
 {
   wefti_sched *s = loop->sched;
-  uint64_t now_ns = wefti_monotonic_ns();
+  uint64_t now_ns = weft_clock_ns();
   loop->looked_ms = now_ns / NS_PER_MS;
   atomic_store_explicit(&loop->thread, (unsigned long)pthread_self(),
                         memory_order_relaxed);
@@ -295,7 +288,7 @@ void wefti_loop_run(weft_loop *loop)
     if (run_actors(loop, &now_ns)) {
       poll_io(loop, now_ns);
     } else if (wait_io(loop, now_ns)) {
-      now_ns = wefti_monotonic_ns();
+      now_ns = weft_clock_ns();
     }
     advance(loop, now_ns / NS_PER_MS);
   }

@@ -1,8 +1,8 @@
 #include "rt.h"
+#include "weft/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* A thread that waits for a loop.  Lives on that thread's stack; guarded by wait_lock. */
 struct wefti_waiter {
@@ -26,16 +26,10 @@ typedef struct wefti_spawn_msg {
 
 static weft_err waiter_begin(weft_runtime *rt, wefti_waiter *w, weft_actor_id to)
 {
-  pthread_condattr_t attr;
   *w = (wefti_waiter){ .to = to };
-  if (pthread_condattr_init(&attr) != 0) {
-    return WEFT_E_SYS;
-  }
-  const bool ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
-                  pthread_cond_init(&w->cond, &attr) == 0;
-  (void)pthread_condattr_destroy(&attr);
-  if (!ok) {
-    return WEFT_E_SYS;
+  const weft_err err = weft_cond_init(&w->cond);
+  if (err != WEFT_OK) {
+    return err;
   }
   (void)pthread_mutex_lock(&rt->wait_lock);
   w->id = ((uint64_t)WEFTI_LOOP_OUTSIDE << 56) | ++rt->next_waiter;
@@ -46,15 +40,16 @@ static weft_err waiter_begin(weft_runtime *rt, wefti_waiter *w, weft_actor_id to
 }
 
 /* Waits until done or, unless it is 0, the time is over. */
-static void waiter_wait(weft_runtime *rt, wefti_waiter *w, uint64_t until_ns)
+static void waiter_wait(weft_runtime *rt, wefti_waiter *w, uint64_t due_ms)
 {
-  const struct timespec ts = { .tv_sec = (time_t)(until_ns / 1000000000u),
-                               .tv_nsec = (long)(until_ns % 1000000000u) };
   (void)pthread_mutex_lock(&rt->wait_lock);
-  int rc = 0;
-  while (!w->done && rc == 0) {
-    rc = until_ns == 0 ? pthread_cond_wait(&w->cond, &rt->wait_lock)
-                       : pthread_cond_timedwait(&w->cond, &rt->wait_lock, &ts);
+  bool in_time = true;
+  while (!w->done && in_time) {
+    if (due_ms == 0) {
+      (void)pthread_cond_wait(&w->cond, &rt->wait_lock);
+    } else { /* the millisecond that it was asked in had begun before */
+      in_time = weft_cond_wait_until(&w->cond, &rt->wait_lock, due_ms + 1);
+    }
   }
   (void)pthread_mutex_unlock(&rt->wait_lock);
 }
@@ -138,19 +133,19 @@ weft_err weft_call(weft_runtime *rt, weft_actor_id to, weft_msg *msg, uint64_t t
     wefti_msg_drop_heap(rt->catalogue, msg);
     return err;
   }
-  const uint64_t now_ns = wefti_monotonic_ns();
-  const uint64_t max_ms = (uint64_t)INT64_MAX / 1000000u - now_ns / 1000000u;
+  const uint64_t now_ms = weft_clock_ms();
+  const uint64_t max_ms = (uint64_t)INT64_MAX / 1000000u - now_ms;
   if (timeout_ms > max_ms) {
     timeout_ms = max_ms;
   }
-  const uint64_t until_ns = timeout_ms == 0 ? 0 : now_ns + timeout_ms * 1000000u;
+  const uint64_t due_ms = timeout_ms == 0 ? 0 : now_ms + timeout_ms;
   msg->from = w.id;
   msg->corr = w.id;
-  msg->due_ms = until_ns / 1000000u;
+  msg->due_ms = due_ms;
   msg->flags &= WEFT_MSG_F_RESERVED | WEFT_MSG_F_DEEP;
   err = weft_post(rt, to, msg);
   if (err == WEFT_OK) {
-    waiter_wait(rt, &w, until_ns);
+    waiter_wait(rt, &w, due_ms);
   }
   waiter_end(rt, &w);
   if (err != WEFT_OK) {

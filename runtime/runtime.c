@@ -1,6 +1,7 @@
 #include "weft/runtime.h"
 
 #include "rt.h"
+#include "weft/clock.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -87,7 +88,7 @@ void wefti_root_ended(weft_runtime *rt, weft_actor_id id)
 
 void weft_runtime_stop(weft_runtime *rt, uint64_t within_ms)
 {
-  const uint64_t now_ms = wefti_monotonic_ns() / 1000000u;
+  const uint64_t now_ms = weft_clock_ms();
   const uint64_t end_ms = now_ms + within_ms < now_ms ? UINT64_MAX : now_ms + within_ms;
   (void)pthread_mutex_lock(&rt->lock);
   const uint64_t before =
@@ -251,9 +252,9 @@ void weft_runtime_join(weft_runtime *rt)
 static bool ends_within(weft_runtime *rt, unsigned loop, uint64_t within_ms)
 {
   const struct timespec look = { .tv_nsec = 5000000 };
-  const uint64_t end_ns = wefti_monotonic_ns() + within_ms * 1000000u;
+  const uint64_t end_ns = weft_clock_ns() + within_ms * 1000000u;
   while (wefti_loop_get_state(rt->loops[loop]) != WEFTI_LOOP_ENDED) {
-    if (wefti_monotonic_ns() >= end_ns) {
+    if (weft_clock_ns() >= end_ns) {
       return false;
     }
     (void)nanosleep(&look, NULL);

@@ -1,11 +1,11 @@
 #include "cli.h"
+#include "weft/clock.h"
 
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 void cli_warn(const char *fmt, ...)
 {
@@ -174,9 +174,7 @@ uint64_t cli_u64(const weft_json *object, const char *key)
 
 double cli_now_s(void)
 {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+  return (double)weft_clock_ns() / 1e9;
 }
 
 bool cli_interrupted(void)

@@ -1,5 +1,6 @@
 #include "door_kind.h"
 #include "nng_util.h"
+#include "weft/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,5 +102,5 @@ weft_err weft_door_invite(const char *url, const char *token,
     return weft_whyf(why, WEFT_E_INVAL, "invite: a text of the invitation has no end");
   }
   return wefti_guest_call(&wefti_door_kind, url, token, invitation,
-                          wefti_clock_ms() + timeout_ms, why);
+                          weft_clock_ms() + timeout_ms, why);
 }

@@ -1,5 +1,7 @@
 #include "gpu.h"
 
+#include "weft/clock.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,13 +14,6 @@ enum {
   NAP_MAX_US = 1000,
   DRAIN_US = 1000
 };
-
-uint64_t wefti_gpu_now_ms(void)
-{
-  struct timespec t = { 0 };
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 static void nap_us(long us)
 {
@@ -142,7 +137,7 @@ void wefti_wait_step(wefti_wait *w, uint64_t bytes)
 {
   w->bytes += bytes;
   w->turns = 0;
-  w->step_ms = wefti_gpu_now_ms();
+  w->step_ms = weft_clock_ms();
 }
 
 static void report(wefti_wait *w, uint64_t now)
@@ -155,7 +150,7 @@ static void report(wefti_wait *w, uint64_t now)
 
 weft_err wefti_wait_turn(wefti_wait *w, weft_why *why)
 {
-  const uint64_t now = wefti_gpu_now_ms();
+  const uint64_t now = weft_clock_ms();
   w->step_ms = w->step_ms != 0 ? w->step_ms : now;
   report(w, now);
   if (w->cancel != NULL && atomic_load_explicit(w->cancel, memory_order_relaxed)) {

@@ -104,7 +104,6 @@ weft_err wefti_gpu_settle(wefti_gpu *gpu, const atomic_bool *cancel,
 /* FAILED, with the reason: the context is gone, only another process gets a new one. */
 weft_err wefti_gpu_alive(const wefti_gpu *gpu, weft_why *why) WEFT_MUST_USE;
 
-void wefti_gpu_nap(void);        /* some microseconds */
-uint64_t wefti_gpu_now_ms(void); /* CLOCK_MONOTONIC */
+void wefti_gpu_nap(void); /* some microseconds */
 
 #endif /* WEFT_TRANSPORT_GPU_H */

@@ -60,12 +60,11 @@ weft_err wefti_hall_open(wefti_hall *hall, const wefti_handshake_kind *kind,
                          const wefti_hall_opts *opts, weft_why *why);
 void wefti_hall_close(wefti_hall *hall); /* of one that did not open, too */
 
-/* ---- the guest: one try, blocking until end_ms of wefti_clock_ms at most.  AGAIN:
+/* ---- the guest: one try, blocking until end_ms of weft_clock_ms at most.  AGAIN:
  * nobody answered, or could not now; DENIED: the tokens differ; or what on_guest said. */
 weft_err wefti_guest_call(const wefti_handshake_kind *kind, const char *url,
                           const char *token, const void *facts, uint64_t end_ms,
                           weft_why *why);
-uint64_t wefti_clock_ms(void);
 
 /* ---- both: the proof of who (guest or host of kind), the nonces and the facts */
 typedef struct wefti_nonces {

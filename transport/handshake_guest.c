@@ -1,8 +1,8 @@
 #include "handshake.h"
+#include "weft/clock.h"
 #include "weft/pubsub.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 enum { TRY_MS = 2000, JSON_DEPTH = 4, JSON_NODES = 32 };
 
@@ -13,13 +13,6 @@ typedef struct guest {
   uint64_t end_ms;
   wefti_nonces nonces;
 } guest;
-
-uint64_t wefti_clock_ms(void)
-{
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /* What an answer with an error in it means; OK when there is none. */
 static weft_err error_in(const weft_json *o, const char *url, weft_why *why)
@@ -48,7 +41,7 @@ static weft_err ask(const guest *g, weft_json_writer *w, weft_json **out, weft_w
   if (err != WEFT_OK) {
     return weft_whyf(why, err, "%s: out of memory", g->kind->verb);
   }
-  const uint64_t now = wefti_clock_ms();
+  const uint64_t now = weft_clock_ms();
   const uint64_t left = g->end_ms > now ? g->end_ms - now : 1;
   weft_buf *answer = NULL;
   err = weft_jsonreq(g->url, text, len, left < TRY_MS ? left : TRY_MS, &answer, why);

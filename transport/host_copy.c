@@ -1,5 +1,6 @@
 #define _GNU_SOURCE /* gettid, setpriority per thread */
 #include "host_priv.h"
+#include "weft/clock.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -90,9 +90,9 @@ static weft_err unreadable(wefti_host_job *job, size_t i, int error)
 
 static void report_now_and_then(copier *c)
 {
-  if (c->caller && wefti_now_ms() - c->reported_ms >= REPORT_MS) {
+  if (c->caller && weft_clock_ms() - c->reported_ms >= REPORT_MS) {
     report(c->job);
-    c->reported_ms = wefti_now_ms();
+    c->reported_ms = weft_clock_ms();
   }
 }
 
@@ -258,7 +258,7 @@ static void copy_all(wefti_host_job *job, bool caller)
                .hasher = weft_hasher_create(),
                .block = aligned_alloc(64, WEFTI_HOST_BLOCK),
                .caller = caller,
-               .reported_ms = wefti_now_ms() };
+               .reported_ms = weft_clock_ms() };
   const bool ready = c.hasher != NULL && c.block != NULL;
   if (!ready) {
     (void)fail(job, WEFT_E_NOMEM, "host backend: no memory for a block");
@@ -288,14 +288,8 @@ static void wait_for_copiers(wefti_host_job *job)
 {
   (void)pthread_mutex_lock(&job->lock);
   while (job->running > 0) {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += WEFTI_POLL_MS * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-      until.tv_nsec -= 1000000000L;
-      until.tv_sec++;
-    }
-    (void)pthread_cond_timedwait(&job->ended, &job->lock, &until);
+    const uint64_t until_ms = weft_clock_ms() + WEFTI_POLL_MS;
+    (void)weft_cond_wait_until(&job->ended, &job->lock, until_ms);
     (void)pthread_mutex_unlock(&job->lock);
     report(job);
     (void)pthread_mutex_lock(&job->lock);
@@ -333,19 +327,11 @@ static void copy_with_threads(wefti_host_job *job, unsigned threads)
 
 static weft_err init_lock(wefti_host_job *job)
 {
-  pthread_condattr_t attr;
-  if (pthread_condattr_init(&attr) != 0) {
+  const weft_err err = weft_cond_init(&job->ended);
+  if (err == WEFT_OK && pthread_mutex_init(&job->lock, NULL) != 0) {
+    (void)pthread_cond_destroy(&job->ended);
     return WEFT_E_NOMEM;
   }
-  weft_err err = WEFT_OK;
-  if (pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) != 0 ||
-      pthread_cond_init(&job->ended, &attr) != 0) {
-    err = WEFT_E_NOMEM;
-  } else if (pthread_mutex_init(&job->lock, NULL) != 0) {
-    (void)pthread_cond_destroy(&job->ended);
-    err = WEFT_E_NOMEM;
-  }
-  (void)pthread_condattr_destroy(&attr);
   return err;
 }
 

@@ -90,6 +90,5 @@ weft_err wefti_host_copy(wefti_host_job *job, weft_why *why) WEFT_MUST_USE;
 weft_err wefti_host_tcp_receive(wefti_host_job *job, weft_why *why) WEFT_MUST_USE;
 
 bool wefti_cancelled(const atomic_bool *cancel);
-uint64_t wefti_now_ms(void); /* CLOCK_MONOTONIC */
 
 #endif /* WEFT_TRANSPORT_HOST_PRIV_H */

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE /* accept4 */
 #include "host_sender_priv.h"
+#include "weft/clock.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -29,7 +30,7 @@ static void take_connections(weft_host_sender *s)
     }
     p->fd = fd;
     p->state = PEER_HELLO;
-    p->since_ms = wefti_now_ms();
+    p->since_ms = weft_clock_ms();
   }
 }
 
@@ -156,7 +157,7 @@ static weft_err on_readable(weft_host_sender *s, wefti_peer *p, weft_why *why)
       p->line[p->line_len++] = c;
       continue;
     }
-    s->moved_ms = wefti_now_ms();
+    s->moved_ms = weft_clock_ms();
     if (p->state == PEER_CONFIRM) {
       return confirmed(s, p, why);
     }
@@ -231,7 +232,7 @@ static weft_err on_writable(weft_host_sender *s, wefti_peer *p, weft_why *why)
     wefti_sender_drop(p);
     return err;
   }
-  s->moved_ms = known ? wefti_now_ms() : s->moved_ms;
+  s->moved_ms = known ? weft_clock_ms() : s->moved_ms;
   p->block_at += (size_t)n;
   if (weights) {
     p->sent += (uint64_t)n;
@@ -313,7 +314,7 @@ static weft_err handle(weft_host_sender *s, weft_why *why)
 weft_err weft_host_sender_run(weft_host_sender *s, const atomic_bool *cancel,
                               weft_progress_fn *progress, void *arg, weft_why *why)
 {
-  s->moved_ms = wefti_now_ms();
+  s->moved_ms = weft_clock_ms();
   uint64_t reported_ms = s->moved_ms;
   while (s->done < s->workers) {
     if (wefti_cancelled(cancel)) {
@@ -321,7 +322,7 @@ weft_err weft_host_sender_run(weft_host_sender *s, const atomic_bool *cancel,
                        "tcp sender: cancelled; %u of %u workers had all", s->done,
                        s->workers);
     }
-    const uint64_t now = wefti_now_ms();
+    const uint64_t now = weft_clock_ms();
     if (now - s->moved_ms >= s->no_progress_ms) {
       return missing(s, why);
     }

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE /* SOCK_CLOEXEC, SOCK_NONBLOCK */
 #include "host_priv.h"
+#include "weft/clock.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -120,7 +121,7 @@ typedef struct stream {
 
 static void report(stream *s)
 {
-  s->called_ms = wefti_now_ms();
+  s->called_ms = weft_clock_ms();
   if (s->job->progress != NULL) {
     s->job->progress(s->job->progress_arg,
                      atomic_load_explicit(&s->job->bytes, memory_order_relaxed));
@@ -150,7 +151,7 @@ static weft_err wait_for(stream *s, short events, weft_why *why)
                        s->job->plan->label, errno);
     }
     report(s);
-    if (wefti_now_ms() - s->moved_ms >= s->job->host->no_progress_ms) {
+    if (weft_clock_ms() - s->moved_ms >= s->job->host->no_progress_ms) {
       return weft_whyf(why, WEFT_E_TIMEOUT,
                        "tcp %s: nothing moved for %" PRIu64 " ms while %s",
                        s->job->plan->label, s->job->host->no_progress_ms, s->doing);
@@ -164,7 +165,7 @@ static weft_err read_some(stream *s, void *out, size_t len, size_t *got, weft_wh
   for (;;) {
     const ssize_t n = recv(s->fd, out, len, 0);
     if (n > 0) {
-      s->moved_ms = wefti_now_ms();
+      s->moved_ms = weft_clock_ms();
       *got = (size_t)n;
       return WEFT_OK;
     }
@@ -193,7 +194,7 @@ static weft_err write_text(stream *s, const char *text, size_t len, weft_why *wh
     if (n > 0) {
       text += n;
       len -= (size_t)n;
-      s->moved_ms = wefti_now_ms();
+      s->moved_ms = weft_clock_ms();
     } else if (n < 0 && errno == EAGAIN) {
       const weft_err err = wait_for(s, POLLOUT, why);
       if (err != WEFT_OK) {
@@ -383,7 +384,7 @@ static weft_err receive_tensor(stream *s, weft_hasher *hasher, size_t i, weft_wh
     weft_hasher_update(hasher, dst + got, n);
     got += n;
     atomic_fetch_add_explicit(&job->bytes, n, memory_order_relaxed);
-    if (wefti_now_ms() - s->called_ms >= WEFTI_POLL_MS / 2) {
+    if (weft_clock_ms() - s->called_ms >= WEFTI_POLL_MS / 2) {
       report(s);
     }
   }
@@ -416,7 +417,7 @@ static weft_err receive_all(stream *s, weft_why *why)
 
 weft_err wefti_host_tcp_receive(wefti_host_job *job, weft_why *why)
 {
-  stream s = { .job = job, .fd = -1, .moved_ms = wefti_now_ms(), .doing = "connecting" };
+  stream s = { .job = job, .fd = -1, .moved_ms = weft_clock_ms(), .doing = "connecting" };
   s.called_ms = s.moved_ms;
   weft_err err = connect_to(&s, why);
   if (err == WEFT_OK) {

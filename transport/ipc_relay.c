@@ -1,13 +1,14 @@
 #define _GNU_SOURCE
 #include "ipc_relay.h"
 
+#include "weft/clock.h"
+
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -49,9 +50,7 @@ struct wefti_pair {
 
 int64_t wefti_relay_now(void)
 {
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000 + 1;
+  return (int64_t)weft_clock_ms() + 1;
 }
 
 static void set_due(wefti_relay *r, wefti_pair *p, int64_t ms)

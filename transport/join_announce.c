@@ -1,4 +1,5 @@
 #include "join_kind.h"
+#include "weft/clock.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -17,7 +18,7 @@ weft_err weft_join_announce(const char *url, const char *token,
                             const weft_join_hello *hello, uint64_t deadline_ms,
                             weft_why *why)
 {
-  const uint64_t start = wefti_clock_ms();
+  const uint64_t start = weft_clock_ms();
   const uint64_t end =
       deadline_ms > UINT64_MAX / 2 ? UINT64_MAX / 2 : start + deadline_ms;
   weft_why last = { .err = WEFT_OK, .text = "not tried" };
@@ -33,7 +34,7 @@ weft_err weft_join_announce(const char *url, const char *token,
     if (err != WEFT_E_AGAIN) {
       return weft_whyf(why, err, "%s", last.text);
     }
-    const uint64_t now = wefti_clock_ms();
+    const uint64_t now = weft_clock_ms();
     if (now >= end) {
       return weft_whyf(why, WEFT_E_TIMEOUT,
                        "rank %" PRIu32 " could not join in %" PRIu64 " ms: %s",

@@ -1,20 +1,13 @@
 #include "nng_util.h"
+#include "weft/clock.h"
 #include "weft/pubsub.h"
 
 #include <nng/protocol/reqrep0/req.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { ANSWER_MAX = 16 << 20, TIMEOUT_MAX_MS = 24 * 3600 * 1000 };
-
-static uint64_t now_ms(void)
-{
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /* Where a connect ends at once, one way or the other, so that its failure can be told
  * from a slow answer. */
@@ -33,8 +26,8 @@ static bool is_local(const char *url)
 /* nng_dial waits as long as it likes (10 s in nng 1.5.2) for a peer that was connected to
  * and does not go on, such as a stopped process: it waits on a thread of its own. */
 typedef struct dialing {
-  pthread_mutex_t lock;   /* over what follows */
-  pthread_cond_t changed; /* CLOCK_MONOTONIC */
+  pthread_mutex_t lock; /* over what follows */
+  pthread_cond_t changed;
   bool done;
   int rv;
   unsigned users; /* the last one frees it */
@@ -69,34 +62,13 @@ static void *dial_main(void *arg)
 
 static int wait_for(dialing *d, uint64_t timeout_ms)
 {
-  struct timespec until;
-  (void)clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_sec += (time_t)(timeout_ms / 1000);
-  until.tv_nsec += (long)(timeout_ms % 1000) * 1000000L;
-  if (until.tv_nsec >= 1000000000L) {
-    until.tv_nsec -= 1000000000L;
-    until.tv_sec++;
-  }
-  int rv = 0;
+  const uint64_t until_ms = weft_clock_ms() + timeout_ms;
   (void)pthread_mutex_lock(&d->lock);
-  while (!d->done && rv == 0) {
-    rv = pthread_cond_timedwait(&d->changed, &d->lock, &until);
+  while (!d->done && weft_cond_wait_until(&d->changed, &d->lock, until_ms)) {
   }
-  rv = d->done ? d->rv : NNG_ETIMEDOUT;
+  const int rv = d->done ? d->rv : NNG_ETIMEDOUT;
   (void)pthread_mutex_unlock(&d->lock);
   return rv;
-}
-
-static bool init_cond(pthread_cond_t *cond)
-{
-  pthread_condattr_t attr;
-  if (pthread_condattr_init(&attr) != 0) {
-    return false;
-  }
-  const bool ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
-                  pthread_cond_init(cond, &attr) == 0;
-  (void)pthread_condattr_destroy(&attr);
-  return ok;
 }
 
 /* After NNG_ETIMEDOUT the thread ends when the socket is closed. */
@@ -112,7 +84,7 @@ static int dial_in_time(nng_socket sock, const char *url, uint64_t timeout_ms)
     free(d);
     return NNG_ENOMEM;
   }
-  if (!init_cond(&d->changed)) {
+  if (weft_cond_init(&d->changed) != WEFT_OK) {
     (void)pthread_mutex_destroy(&d->lock);
     free(d);
     return NNG_ENOMEM;
@@ -137,7 +109,7 @@ static weft_err ask(nng_socket sock, const char *url, nng_msg *msg, uint64_t end
                ? weft_whyf(why, WEFT_E_SYS, "cannot connect to %s in time", url)
                : weft_whyf(why, wefti_nng_err(rv), "%s: %s", url, wefti_nng_text(rv));
   }
-  const uint64_t now = now_ms();
+  const uint64_t now = weft_clock_ms();
   rv = nng_socket_set_ms(sock, NNG_OPT_RECVTIMEO,
                          now >= end ? 1 : (nng_duration)(end - now));
   if (rv == 0) {
@@ -155,7 +127,7 @@ static weft_err ask(nng_socket sock, const char *url, nng_msg *msg, uint64_t end
 static weft_err talk(nng_socket sock, const char *url, nng_msg *msg, uint64_t timeout_ms,
                      nng_msg **answer, weft_why *why)
 {
-  const uint64_t end = now_ms() + timeout_ms;
+  const uint64_t end = weft_clock_ms() + timeout_ms;
   weft_err err = wefti_sock_limits(sock, ANSWER_MAX);
   if (err == WEFT_OK) {
     err = wefti_nng_err(

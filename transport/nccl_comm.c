@@ -1,9 +1,10 @@
 #include "nccl_comm.h"
 
+#include "weft/clock.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { WORD = sizeof(float), WORDS_BYTES = 2 * WORD };
 
@@ -50,9 +51,7 @@ static void *abort_main(void *arg)
 static wefti_abort *abort_make(const wefti_group *group)
 {
   wefti_abort *a = calloc(1, sizeof *a);
-  pthread_condattr_t attr;
-  if (a == NULL || pthread_condattr_init(&attr) != 0) {
-    free(a);
+  if (a == NULL) {
     return NULL;
   }
   *a = (wefti_abort){ .owners = 2,
@@ -60,10 +59,8 @@ static wefti_abort *abort_make(const wefti_group *group)
                       .use = group->gpu->cuda.SetDevice,
                       .device = group->gpu->device,
                       .comm = group->comm };
-  (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
   const bool lock = pthread_mutex_init(&a->lock, NULL) == 0;
-  const bool cond = lock && pthread_cond_init(&a->ended, &attr) == 0;
-  (void)pthread_condattr_destroy(&attr);
+  const bool cond = lock && weft_cond_init(&a->ended) == WEFT_OK;
   if (!cond) {
     if (lock) {
       (void)pthread_mutex_destroy(&a->lock);
@@ -77,16 +74,9 @@ static wefti_abort *abort_make(const wefti_group *group)
 static bool abort_wait(wefti_group *group, uint64_t patience_ms)
 {
   wefti_abort *a = group->stuck;
-  struct timespec until;
-  (void)clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_sec += (time_t)(patience_ms / 1000);
-  until.tv_nsec += (long)(patience_ms % 1000) * 1000000;
-  until.tv_sec += until.tv_nsec / 1000000000;
-  until.tv_nsec %= 1000000000;
+  const uint64_t until_ms = weft_clock_ms() + patience_ms;
   (void)pthread_mutex_lock(&a->lock);
-  int rc = 0;
-  while (!a->done && rc == 0) {
-    rc = pthread_cond_timedwait(&a->ended, &a->lock, &until);
+  while (!a->done && weft_cond_wait_until(&a->ended, &a->lock, until_ms)) {
   }
   const bool done = a->done;
   (void)pthread_mutex_unlock(&a->lock);

@@ -2,6 +2,7 @@
  * group of torch's puts it there. The store's client lives on a loop; the device thread
  * runs one of its own for this. */
 #include "nccl_priv.h"
+#include "weft/clock.h"
 #include "weft/pickle.h"
 #include "weft/runtime.h"
 #include "weft/tcpstore.h"
@@ -42,7 +43,7 @@ static void end(meeting *m, weft_err err, const char *text)
 
 static uint64_t left_ms(const meeting *m)
 {
-  const uint64_t now = wefti_gpu_now_ms();
+  const uint64_t now = weft_clock_ms();
   return m->wait->due_ms > now ? m->wait->due_ms - now : 1;
 }
 

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "ipc_gate.h"
 #include "nng_util.h"
+#include "weft/clock.h"
 #include "weft/link.h"
 
 #include <errno.h>
@@ -13,7 +14,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 static weft_err check_dir(const char *path, weft_why *why)
@@ -44,14 +44,11 @@ static weft_err check_dir(const char *path, weft_why *why)
 
 static int wait_for(int fd, short events)
 {
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  const int64_t end = (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000 + WEFTI_PROBE_MS;
+  const uint64_t end = weft_clock_ms() + WEFTI_PROBE_MS;
   for (;;) {
     struct pollfd p = { .fd = fd, .events = events };
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    const int64_t left = end - ((int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000);
-    const int n = left <= 0 ? 0 : poll(&p, 1, (int)left);
+    const uint64_t now = weft_clock_ms();
+    const int n = now >= end ? 0 : poll(&p, 1, (int)(end - now));
     if (n >= 0 || errno != EINTR) {
       return n;
     }

@@ -1,6 +1,7 @@
 /* Rank 0 of a communicator, as vLLM's trainer is. */
 #include "pickle_tree.h"
 #include "source_priv.h"
+#include "weft/clock.h"
 #include "weft/pickle.h"
 
 #include <stdio.h>
@@ -81,7 +82,7 @@ weft_err weft_gpu_source_serve(weft_gpu_source *s, const char *host, uint16_t po
 weft_err weft_gpu_source_join(weft_gpu_source *s, unsigned ranks, uint64_t timeout_ms,
                               weft_why *why)
 {
-  wefti_wait w = { .cancel = s->cancel, .due_ms = wefti_gpu_now_ms() + timeout_ms };
+  wefti_wait w = { .cancel = s->cancel, .due_ms = weft_clock_ms() + timeout_ms };
   if (!s->nccl || s->group.comm != NULL || s->group.stuck != NULL || ranks < 1 ||
       ranks > INT_MAX) {
     return weft_whyf(why, WEFT_E_STATE, "source: cannot join as rank 0 of %u", ranks);
@@ -166,7 +167,7 @@ weft_err weft_gpu_source_broadcast(weft_gpu_source *s, const weft_gpu_packing *p
 {
   send_job j = { .s = s,
                  .wait = { .cancel = s->cancel,
-                           .due_ms = wefti_gpu_now_ms() + timeout_ms,
+                           .due_ms = weft_clock_ms() + timeout_ms,
                            .check = wefti_group_check,
                            .check_arg = &s->group } };
   weft_why inner = { 0 };

@@ -1,11 +1,11 @@
 #include "nng_util.h"
 #include "sub_feed.h"
+#include "weft/clock.h"
 
 #include <nng/protocol/pubsub0/sub.h>
 #include <nng/protocol/reqrep0/req.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum {
   RECV_BUFFER = 8192,    /* messages in nng (its limit) */
@@ -27,8 +27,8 @@ struct weft_sub {
   /* lock guards what nng's callbacks write: ring, connected, lost, interrupted, asking,
    * ask_rv, answer.  The rest belongs to the thread in next. */
   pthread_mutex_t lock;
-  pthread_cond_t cond; /* CLOCK_MONOTONIC */
-  nng_msg **ring;      /* [RING] */
+  pthread_cond_t cond;
+  nng_msg **ring; /* [RING] */
   size_t head, tail;
   bool connected; /* a connection to the publisher was made since last looked at */
   bool lost;      /* the ring was full */
@@ -42,13 +42,6 @@ struct weft_sub {
   bool asked_idly;      /* the stream goes on meanwhile */
   uint64_t ask_after_ms, idle_at_ms;
 };
-
-static uint64_t now_ms(void)
-{
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /* ---- on threads of nng */
 
@@ -120,7 +113,7 @@ static void start_ask(weft_sub *s, bool idly)
   const size_t len = wefti_feed_ask(&s->feed, text);
   nng_msg *msg = wefti_nng_msg(text, len);
   if (msg == NULL) {
-    s->ask_after_ms = now_ms() + RETRY_MS;
+    s->ask_after_ms = weft_clock_ms() + RETRY_MS;
     return;
   }
   s->asked = s->feed.want;
@@ -147,9 +140,9 @@ static weft_err finish_ask(weft_sub *s)
         wefti_feed_answer(&s->feed, s->asked, nng_msg_body(answer), nng_msg_len(answer));
   }
   nng_msg_free(answer);
-  s->idle_at_ms = now_ms() + IDLE_MS;
+  s->idle_at_ms = weft_clock_ms() + IDLE_MS;
   if (err != WEFT_OK) {
-    s->ask_after_ms = now_ms() + RETRY_MS;
+    s->ask_after_ms = weft_clock_ms() + RETRY_MS;
     if (s->asked_idly && s->feed.held.json == NULL) {
       s->feed.want = WEFTI_ASK_NOTHING; /* it was only a look; the next one comes */
     }
@@ -171,7 +164,7 @@ static ask_state look(weft_sub *s, bool *interrupted)
   (void)pthread_mutex_unlock(&s->lock);
   if (connected || lost) {
     wefti_feed_check(&s->feed, connected);
-    s->idle_at_ms = now_ms() + SETTLE_MS;
+    s->idle_at_ms = weft_clock_ms() + SETTLE_MS;
   }
   return asking;
 }
@@ -190,14 +183,10 @@ static nng_msg *take_event(weft_sub *s)
 /* Until something happened or the clock says until_ms. */
 static void wait_until(weft_sub *s, uint64_t until_ms, bool events_too)
 {
-  const struct timespec t = { .tv_sec = (time_t)(until_ms / 1000),
-                              .tv_nsec = (long)(until_ms % 1000) * 1000000 };
   (void)pthread_mutex_lock(&s->lock);
   while (!s->connected && !s->lost && !s->interrupted && s->asking != ASK_DONE &&
-         !(events_too && s->head != s->tail)) {
-    if (pthread_cond_timedwait(&s->cond, &s->lock, &t) != 0) {
-      break;
-    }
+         !(events_too && s->head != s->tail) &&
+         weft_cond_wait_until(&s->cond, &s->lock, until_ms)) {
   }
   (void)pthread_mutex_unlock(&s->lock);
 }
@@ -223,7 +212,7 @@ static weft_err step(weft_sub *s, uint64_t end_ms)
   const bool stream =
       s->feed.held.json == NULL && (asking == ASK_PENDING ? s->asked_idly : !wants);
   nng_msg *msg = stream ? take_event(s) : NULL;
-  const uint64_t now = now_ms();
+  const uint64_t now = weft_clock_ms();
   if (msg != NULL) {
     const weft_err err = wefti_feed_event(&s->feed, nng_msg_body(msg), nng_msg_len(msg));
     nng_msg_free(msg);
@@ -258,7 +247,7 @@ static weft_err step(weft_sub *s, uint64_t end_ms)
 
 weft_err weft_sub_next(weft_sub *sub, uint64_t timeout_ms, weft_sub_event *out)
 {
-  const uint64_t now = now_ms();
+  const uint64_t now = weft_clock_ms();
   const uint64_t end = timeout_ms > INT64_MAX / 2 ? INT64_MAX / 2 : now + timeout_ms;
   weft_err err;
   do {
@@ -282,20 +271,14 @@ void weft_sub_interrupt(weft_sub *sub)
 
 static weft_err init_locks(weft_sub *s)
 {
-  pthread_condattr_t attr;
   if (pthread_mutex_init(&s->lock, NULL) != 0) {
     return WEFT_E_NOMEM;
   }
-  if (pthread_condattr_init(&attr) == 0) {
-    const int rc = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) != 0 ||
-                   pthread_cond_init(&s->cond, &attr) != 0;
-    (void)pthread_condattr_destroy(&attr);
-    if (rc == 0) {
-      return WEFT_OK;
-    }
+  const weft_err err = weft_cond_init(&s->cond);
+  if (err != WEFT_OK) {
+    (void)pthread_mutex_destroy(&s->lock);
   }
-  (void)pthread_mutex_destroy(&s->lock);
-  return WEFT_E_NOMEM;
+  return err;
 }
 
 static weft_err open_sockets(weft_sub *s)
@@ -326,7 +309,7 @@ weft_err weft_sub_create(const char *events_url, const char *snapshot_url, weft_
     return weft_whyf(why, WEFT_E_NOMEM, "subscriber: out of memory");
   }
   wefti_feed_init(&s->feed);
-  s->idle_at_ms = now_ms() + SETTLE_MS;
+  s->idle_at_ms = weft_clock_ms() + SETTLE_MS;
   s->ring = calloc(RING, sizeof(nng_msg *));
   weft_err err = s->ring == NULL ? WEFT_E_NOMEM : open_sockets(s);
   if (err != WEFT_OK) {

@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define INVALID "Invalid update_info for host backend: "
@@ -19,13 +18,6 @@ enum {
 bool wefti_cancelled(const atomic_bool *cancel)
 {
   return cancel != NULL && atomic_load_explicit(cancel, memory_order_relaxed);
-}
-
-uint64_t wefti_now_ms(void)
-{
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
 static void host_close(void *state)

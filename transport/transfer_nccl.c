@@ -1,5 +1,6 @@
 #include "env.h"
 #include "nccl_priv.h"
+#include "weft/clock.h"
 #include "weft/pickle.h"
 
 #include <stdio.h>
@@ -203,7 +204,7 @@ static weft_err nccl_init(void *state, const char *init_info, size_t len,
     return err;
   }
   wefti_wait w = { .cancel = cancel,
-                   .due_ms = wefti_gpu_now_ms() +
+                   .due_ms = weft_clock_ms() +
                              (who->timeout_ms != 0 ? who->timeout_ms : INIT_MS) };
   weft_why inner = { 0 };
   st->init = init;
@@ -271,7 +272,7 @@ static weft_err join_now(wefti_nccl_state *st, const wefti_wait *receive, weft_w
   wefti_wait w = { .cancel = receive->cancel,
                    .progress = receive->progress,
                    .progress_arg = receive->progress_arg,
-                   .due_ms = wefti_gpu_now_ms() + st->gpu.no_progress_ms };
+                   .due_ms = weft_clock_ms() + st->gpu.no_progress_ms };
   st->later = false;
   return join(st, false, WEFTI_LOOK_ON, &w, why);
 }

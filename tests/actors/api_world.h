@@ -5,6 +5,7 @@
 
 #include "weft_test.h"
 
+#include "weft/clock.h"
 #include "weft/safetensors.h"
 #include "weft/weft.h"
 
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { API_WORKERS = 2, API_TENSORS = 3, API_ELEMENTS = 1000, API_PATIENCE_S = 20 };
@@ -46,13 +46,9 @@ static void api_on_commit(void *arg, const weft_commit *commit)
 /* Waits until *counter has reached n. */
 static inline void api_await(api_world *w, const unsigned *counter, unsigned n)
 {
-  struct timespec until;
-  (void)clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += API_PATIENCE_S;
-  int rc = 0;
+  const uint64_t until_ms = weft_clock_ms() + API_PATIENCE_S * 1000;
   (void)pthread_mutex_lock(&w->lock);
-  while (*counter < n && rc == 0) {
-    rc = pthread_cond_timedwait(&w->changed, &w->lock, &until);
+  while (*counter < n && weft_cond_wait_until(&w->changed, &w->lock, until_ms)) {
   }
   const bool there = *counter >= n;
   (void)pthread_mutex_unlock(&w->lock);
@@ -105,7 +101,7 @@ static inline void api_create(api_world *w)
   (void)snprintf(w->dir, sizeof w->dir, "/tmp/weft-api-XXXXXX");
   assert_non_null(mkdtemp(w->dir));
   (void)pthread_mutex_init(&w->lock, NULL);
-  (void)pthread_cond_init(&w->changed, NULL);
+  assert_ok(weft_cond_init(&w->changed));
 }
 
 static inline void api_log(void *arg, weft_log_level level, const char *who,

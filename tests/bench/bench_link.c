@@ -4,6 +4,7 @@
  * the ratio. */
 #define _GNU_SOURCE
 #include "../transport/link_world.h"
+#include "weft/clock.h"
 #include "weft/process.h"
 
 #include <nng/nng.h>
@@ -12,7 +13,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/wait.h>
-#include <time.h>
 
 enum { ROUNDS = 2000, WARM_UP = 200, TURNS = 7, FRAME = 48 };
 
@@ -38,13 +38,6 @@ typedef struct bench {
   pthread_cond_t cond;
   bool over;
 } bench;
-
-static uint64_t now_ns(void)
-{
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void must(int failed, const char *what)
 {
@@ -75,7 +68,7 @@ static void wait_over(bench *b)
 /* Records one round trip.  true = there is another to make. */
 static bool one_done(bench *b)
 {
-  const uint64_t t = now_ns();
+  const uint64_t t = weft_clock_ns();
   if (b->left <= ROUNDS) {
     b->now->ns[b->now->n++] = t - b->now->began;
   }
@@ -103,7 +96,7 @@ static void bare_send(bench *b)
   nng_msg *m;
   must(nng_msg_alloc(&m, FRAME), "alloc");
   memset(nng_msg_body(m), 1, FRAME);
-  b->now->began = now_ns();
+  b->now->began = weft_clock_ns();
   b->sending = true;
   nng_aio_set_msg(b->aio, m);
   nng_ctx_send(b->ctx, b->aio);
@@ -163,7 +156,7 @@ enum { MSG_START = WEFT_MSG_USER_FIRST };
 static void ping_once(weft_ctx *ctx, pinger *p)
 {
   const ping q = { .h = { .type = TYPE_PING }, .n = 1 };
-  p->b->now->began = now_ns();
+  p->b->now->began = weft_clock_ns();
   (void)weft_ask(ctx, p->link, weft_msg_make(ctx, &q.h), 10000);
 }
 

@@ -2,6 +2,7 @@
  * from a release build on a quiet machine.  argv[1]: only measurements whose name
  * contains it. */
 #define _GNU_SOURCE
+#include "weft/clock.h"
 #include "weft/runtime.h"
 
 #include <inttypes.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { BALL = WEFT_MSG_USER_FIRST, ASK, ANSWER, BURST, CREDIT };
@@ -28,13 +28,6 @@ typedef struct bench {
 typedef struct args {
   bench *b;
 } args;
-
-static uint64_t now_ns(void)
-{
-  struct timespec ts;
-  (void)clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static void report(const char *name, uint64_t ns, uint64_t ops, const char *unit)
 {
@@ -54,7 +47,7 @@ static weft_err keep_args(weft_ctx *ctx, void *self, const void *a)
 
 static void finish(bench *b)
 {
-  b->end_ns = now_ns();
+  b->end_ns = weft_clock_ns();
   weft_runtime_stop(b->rt, 1000);
 }
 
@@ -76,7 +69,7 @@ static weft_err ping_init(weft_ctx *ctx, void *self, const void *a)
 {
   (void)keep_args(ctx, self, a);
   bench *b = ((args *)self)->b;
-  b->start_ns = now_ns();
+  b->start_ns = weft_clock_ns();
   return weft_send(ctx, b->peers[0], weft_msg_new(ctx, BALL, 64));
 }
 
@@ -107,7 +100,7 @@ static weft_err fan_init(weft_ctx *ctx, void *self, const void *a)
 {
   (void)keep_args(ctx, self, a);
   bench *b = ((args *)self)->b;
-  b->start_ns = now_ns();
+  b->start_ns = weft_clock_ns();
   ask_all(ctx, b);
   return WEFT_OK;
 }
@@ -154,7 +147,7 @@ static weft_err source_init(weft_ctx *ctx, void *self, const void *a)
 {
   (void)keep_args(ctx, self, a);
   bench *b = ((args *)self)->b;
-  b->start_ns = now_ns();
+  b->start_ns = weft_clock_ns();
   return weft_send(ctx, weft_self(ctx), weft_msg_new(ctx, BURST, 64));
 }
 
@@ -256,14 +249,14 @@ static uint64_t measure_bare(uint64_t rounds)
   if (p.a < 0 || p.b < 0 || pthread_create(&t, NULL, bare_echo, &p) != 0) {
     exit(1);
   }
-  const uint64_t start = now_ns();
+  const uint64_t start = weft_clock_ns();
   uint64_t v = 1;
   for (uint64_t i = 0; i < rounds; i++) {
     if (write(p.a, &v, sizeof v) != sizeof v || read(p.b, &v, sizeof v) != sizeof v) {
       exit(1);
     }
   }
-  const uint64_t ns = now_ns() - start;
+  const uint64_t ns = weft_clock_ns() - start;
   (void)pthread_join(t, NULL);
   (void)close(p.a);
   (void)close(p.b);

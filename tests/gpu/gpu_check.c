@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "gpu_check.h"
 
+#include "weft/clock.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,14 +12,11 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 double check_now_s(void)
 {
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+  return (double)weft_clock_ns() * 1e-9;
 }
 
 static void print_object(weft_json_writer *w)

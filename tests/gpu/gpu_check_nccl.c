@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "gpu_check.h"
 #include "nccl_comm.h"
+#include "weft/clock.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -43,7 +44,7 @@ static double bare_loop(const check *c, const wefti_nccl_id *id, int rank)
   wefti_gpu gpu = { 0 };
   wefti_group group = { 0 };
   weft_why why = { 0 };
-  wefti_wait wait = { .due_ms = wefti_gpu_now_ms() + ID_WAIT_MS };
+  wefti_wait wait = { .due_ms = weft_clock_ms() + ID_WAIT_MS };
   const weft_transfer_opts opts = { .size = sizeof opts, .device = &c->device };
   const uint64_t each = c->st->tensors[0].bytes;
   void *at = NULL;

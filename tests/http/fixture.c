@@ -2,6 +2,8 @@
 
 #include "weft_test.h"
 
+#include "weft/clock.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -14,6 +16,8 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { PATIENCE_MS = 5000 };
 
 static const weft_http_route routes[] = {
   { "GET", "/weight_info", 0, R_INFO },
@@ -166,7 +170,7 @@ void fixture_start(fixture *f, const weft_http_opts *opts, const char *address)
 {
   memset(f, 0, sizeof *f);
   (void)pthread_mutex_init(&f->lock, NULL);
-  (void)pthread_cond_init(&f->changed, NULL);
+  assert_ok(weft_cond_init(&f->changed));
   const weft_runtime_opts ro = { .size = sizeof ro, .loops = 1 };
   assert_ok(weft_runtime_create(&ro, &f->rt));
   f->loop = weft_runtime_loop(f->rt, 0);
@@ -235,21 +239,11 @@ void fixture_stop(fixture *f)
   (void)pthread_mutex_destroy(&f->lock);
 }
 
-static struct timespec in_5_s(void)
-{
-  struct timespec at;
-  (void)clock_gettime(CLOCK_REALTIME, &at);
-  at.tv_sec += 5;
-  return at;
-}
-
 void fixture_wait_held(fixture *f, size_t n)
 {
-  const struct timespec at = in_5_s();
-  int rc = 0;
+  const uint64_t until_ms = weft_clock_ms() + PATIENCE_MS;
   (void)pthread_mutex_lock(&f->lock);
-  while (f->held_count < n && rc == 0) {
-    rc = pthread_cond_timedwait(&f->changed, &f->lock, &at);
+  while (f->held_count < n && weft_cond_wait_until(&f->changed, &f->lock, until_ms)) {
   }
   const size_t have = f->held_count;
   (void)pthread_mutex_unlock(&f->lock);
@@ -260,11 +254,9 @@ void fixture_wait_held(fixture *f, size_t n)
 
 void fixture_wait_gone(fixture *f, unsigned n)
 {
-  const struct timespec at = in_5_s();
-  int rc = 0;
+  const uint64_t until_ms = weft_clock_ms() + PATIENCE_MS;
   (void)pthread_mutex_lock(&f->lock);
-  while (f->gone < n && rc == 0) {
-    rc = pthread_cond_timedwait(&f->changed, &f->lock, &at);
+  while (f->gone < n && weft_cond_wait_until(&f->changed, &f->lock, until_ms)) {
   }
   const unsigned have = f->gone;
   (void)pthread_mutex_unlock(&f->lock);

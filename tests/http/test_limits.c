@@ -3,6 +3,7 @@
 #include "weft_test.h"
 
 #include "fixture.h"
+#include "weft/clock.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -193,13 +194,6 @@ static void body_memory_is_reserved_before_it_is_read(void **state)
   fixture_stop(&f);
 }
 
-static uint64_t now_ms(void)
-{
-  struct timespec ts;
-  (void)clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
-
 /* Sends text byte by byte, one each few ms, until the server closes; bytes that went out.
  */
 static size_t drip(client *c, const char *text, size_t len)
@@ -237,13 +231,13 @@ static void a_dripped_head_and_a_dripped_body_end_at_their_deadline(void **state
     client c;
     reply r = { 0 };
     client_open(&c, &f);
-    const uint64_t before = now_ms();
+    const uint64_t before = weft_clock_ms();
     client_text(&c, starts[i]);
     assert_true(drip(&c, text, 400) < 400);
     assert_true(client_reply(&c, &r, false));
     assert_int_equal(r.status, 408);
     assert_true(reply_has(&r, "Connection: close"));
-    assert_true(now_ms() - before >= 95);
+    assert_true(weft_clock_ms() - before >= 95);
     (void)client_at_end(&c);
     client_close(&c);
   }

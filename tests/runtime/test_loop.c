@@ -1,5 +1,6 @@
 #include "weft_test.h"
 
+#include "weft/clock.h"
 #include "weft/runtime.h"
 
 #include <pthread.h>
@@ -156,12 +157,8 @@ static void *write_later(void *arg)
 {
   const world *w = arg;
   const struct timespec nap = { .tv_nsec = 20000000 };
-  struct timespec ts;
   (void)nanosleep(&nap, NULL); /* so that the loop has gone to sleep, most likely */
-  if (clock_gettime(CLOCK_MONOTONIC, &ts) != 0) {
-    return NULL;
-  }
-  const uint64_t at = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+  const uint64_t at = weft_clock_ms();
   return write(w->fds[1], &at, sizeof at) == (ssize_t)sizeof at ? arg : NULL;
 }
 
