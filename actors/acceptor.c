@@ -1,6 +1,7 @@
 #include "acceptor.h"
 
 #include "acceptor_priv.h"
+#include "agreed.h"
 #include "weft/buf.h"
 
 #include <inttypes.h>
@@ -15,8 +16,6 @@ static const weft_json_limits limits = { .members = MEMBERS_MAX };
 enum {
   SLICE = 256 * 1024, /* bytes of a body read per turn of the loop */
   QUERY_MS = 5000,    /* patience for what the engine answers by itself */
-  WEIGHTS_MS = 31000, /* … and for what it asks a worker, which has 30 s and is named */
-  CALL_MS = 300000,   /* … and for a call without timeout_s: stock clients leave then */
   GRACE_MS = 800,     /* the engine's own deadline comes first; I5 allows 1 s in all */
   GONE_MS = 1000      /* between two times that the engine is told of a hang-up */
 };
@@ -51,9 +50,10 @@ typedef struct acceptor {
 static uint32_t patience(const wefti_request *rq)
 {
   if (!wefti_route_fact_of(rq->call->route)->mutates) {
-    return rq->call->route == WEFTI_ROUTE_WEIGHTS ? WEIGHTS_MS : QUERY_MS;
+    return rq->call->route == WEFTI_ROUTE_WEIGHTS ? WEFTI_WEIGHTS_QUERY_MS : QUERY_MS;
   }
-  return rq->query->timeout_ms > 0 ? rq->query->timeout_ms + GRACE_MS : CALL_MS;
+  return rq->query->timeout_ms > 0 ? rq->query->timeout_ms + GRACE_MS
+                                   : WEFTI_CLIENT_LEAVES_MS;
 }
 
 static uint64_t caller_of(const acceptor *self, uint64_t peer)

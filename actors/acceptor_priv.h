@@ -55,7 +55,7 @@ const wefti_route_fact *wefti_route_fact_of(uint32_t route);
 
 /* ---- acceptor_query.c: pure */
 
-enum { WEFTI_VERSION_MAX = 1024, WEFTI_REASON_MAX = 256 }; /* bytes */
+enum { WEFTI_VERSION_MAX = WEFT_VERSION_MAX, WEFTI_REASON_MAX = 256 }; /* bytes */
 
 /* A request that is refused; status 0 = none. */
 typedef struct wefti_problem {

@@ -1,6 +1,7 @@
 #include "assembly.h"
 #include "journal.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,6 +18,8 @@ enum {
   ACTORS_MS = 1000,   /* then: for the actors */
   DISK_MS = 250       /* then: for the disk to come back to the journal */
 };
+static_assert(DRAIN_MS + CHILDREN_MS + KILLED_MS + ACTORS_MS + DISK_MS < 5000,
+              "within five seconds");
 
 static bool answers_are_out(const weft_engine *e, uint64_t passed_ms)
 {

@@ -1,3 +1,4 @@
+#include "agreed.h"
 #include "assembly.h"
 #include "attend.h"
 #include "engine_core.h"
@@ -14,11 +15,7 @@
 /* What an engine needs to be a fleet's coordinator, or a member of one.  All on loop 0
  * unless said otherwise. */
 
-enum {
-  REPLICAS_MAX = 256,
-  /* An invitation holds a member for its fleet so long: three that were not heard. */
-  BOUND_MS = 10000
-};
+enum { REPLICAS_MAX = 256 };
 
 struct wefti_fleet {
   weft_engine *e;
@@ -156,7 +153,8 @@ static const char *bound_to(const wefti_fleet *f, uint64_t now_ms)
   if (f->adopted[0] && (f->doubt || wefti_boottime_ns(NULL) < until_ns)) {
     return f->adopted;
   }
-  return f->last.boot != 0 && now_ms - f->last_ms < BOUND_MS ? f->last.fleet : NULL;
+  return f->last.boot != 0 && now_ms - f->last_ms < WEFTI_INVITED_MS ? f->last.fleet
+                                                                     : NULL;
 }
 
 static weft_err refuse_other(wefti_fleet *f, const char *bound,

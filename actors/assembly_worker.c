@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "agreed.h"
 #include "announce.h"
 #include "assembly.h"
 #include "device.h"
@@ -22,7 +23,7 @@
 /* A joined worker that was let in, and for so long was asked nothing: the engine does not
  * get through to its port. */
 #ifndef QUIET_MS
-#define QUIET_MS 30000
+#define QUIET_MS WEFTI_DEAF_MS
 #endif
 
 enum { STOP_MS = 2000, JOIN_MS = 60000 };

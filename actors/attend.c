@@ -1,5 +1,6 @@
 #include "attend.h"
 
+#include "agreed.h"
 #include "assembly.h"
 #include "patience.h"
 #include "ports.h"
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { JOIN_MS = 1500, QUIET_MS = 30000, IDLE_MS = 60000 };
+enum { JOIN_MS = 1500, IDLE_MS = 60000 };
 
 struct wefti_attend {
   wefti_attend_opts opts;
@@ -146,7 +147,7 @@ weft_err wefti_attend_start(const wefti_attend_opts *opts, wefti_attend **out)
     return WEFT_E_NOMEM;
   }
   a->opts = *opts;
-  a->opts.quiet_ms = opts->quiet_ms ? opts->quiet_ms : QUIET_MS;
+  a->opts.quiet_ms = opts->quiet_ms ? opts->quiet_ms : WEFTI_DEAF_MS;
   a->token = opts->token ? strdup(opts->token) : NULL;
   weft_err err = a->token || !opts->token ? WEFT_OK : WEFT_E_NOMEM;
   if (err == WEFT_OK && pthread_create(&a->thread, NULL, attend_main, a) != 0) {

@@ -33,6 +33,7 @@
 #ifndef WEFT_ACTORS_ENGINE_H
 #define WEFT_ACTORS_ENGINE_H
 
+#include "agreed.h"
 #include "engine_state.h"
 
 /* ---- engine_core.c */

@@ -1,12 +1,15 @@
 #include "engine.h"
 #include "weft/digest.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { CALL_DEFAULT_MS = 30000, CALL_MAX_MS = 86400000 };
+static_assert(ENGINE_VERSION_MAX == 1024 && sizeof((engine_idem *)0)->key == 128,
+              "as bad_field says");
 
 const char *engine_call_name(engine_call_kind kind)
 {

@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { QUERY_MS = 30000 };
-
 typedef struct engine_check {
   struct engine_check *next;
   engine_call *call; /* NULL: a query, answered through ret */
@@ -326,7 +324,8 @@ static void begin(weft_ctx *ctx, engine *e, engine_call *call, weft_return ret,
   c->weights_sequence = e->visible.weights_sequence;
   c->next = e->checks;
   e->checks = c;
-  const uint64_t within_ms = call == NULL ? QUERY_MS : engine_call_left_ms(ctx, call);
+  const uint64_t within_ms =
+      call == NULL ? WEFTI_WORKER_QUERY_MS : engine_call_left_ms(ctx, call);
   for (uint32_t i = 0; i < (what == WEFT_QUERY_WEIGHTS ? 1 : e->world); i++) {
     ask_rank(ctx, e, c, i, within_ms);
   }

@@ -100,16 +100,16 @@ static weft_err engine_core_init(weft_ctx *ctx, void *self, const void *args)
   default_ms(&a->tp, 1);
   default_ms(&a->pp, 1);
   default_ms(&a->dp_size, 1);
-  default_ms(&a->init_ms, 280000);
+  default_ms(&a->init_ms, WEFTI_LONG_CALL_MS);
   default_ms(&a->start_ms, 30000);
-  default_ms(&a->update_ms, 280000);
+  default_ms(&a->update_ms, WEFTI_LONG_CALL_MS);
   default_ms(&a->finish_ms, 60000);
   /* A replica has a record to write and ranks of its own to wait for. */
   default_ms(&a->publish_ms, a->replicas == 0 ? 2000 : 6000);
   default_ms(&a->lease_ms, 600000);
   default_ms(&a->beat_ms, 500);
-  default_ms(&a->grant_ms, 2000);
-  default_ms(&a->fence_ms, 2250);
+  default_ms(&a->grant_ms, WEFTI_GRANT_MS);
+  default_ms(&a->fence_ms, WEFTI_FENCE_MS);
   if (__builtin_mul_overflow(a->tp, a->pp, &e->world) || e->world > ENGINE_WORLD_MAX ||
       a->replicas > ENGINE_WORLD_MAX ||
       ((a->replicas != 0 || a->member) && a->journal == 0) ||

@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 enum {
-  ENGINE_VERSION_MAX = 1024, /* bytes of a version string */
-  ENGINE_WORLD_MAX = 4096    /* ranks, or replicas */
+  ENGINE_VERSION_MAX = WEFT_VERSION_MAX, /* bytes of a version string */
+  ENGINE_WORLD_MAX = 4096                /* ranks, or replicas */
 };
 
 /* What became visible, for those in the same process that must not lag behind a message

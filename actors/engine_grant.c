@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { GRANT_MAX_MS = 2000, PATIENCE_MS = 2000 };
+enum { PATIENCE_MS = 2000 };
 
 /* ---- what it holds */
 
@@ -380,7 +380,7 @@ void engine_upstream_beat(weft_ctx *ctx, engine *e, const weft_w_beat *m)
   const bool had = is_granted(ctx, e);
   /* A stamp from the future is not one of ours. */
   if (m->grant != 0 && m->echo_ns != 0 && m->echo_ns <= weft_boottime_ns(ctx)) {
-    const uint64_t ms = m->grant_ms < GRANT_MAX_MS ? m->grant_ms : GRANT_MAX_MS;
+    const uint64_t ms = m->grant_ms < WEFTI_GRANT_MS ? m->grant_ms : WEFTI_GRANT_MS;
     const uint64_t until = m->echo_ns + ms * 1000000;
     up->until_ns = until > up->until_ns ? until : up->until_ns;
   }

@@ -7,7 +7,7 @@
 
 enum {
   READS_MAX = 256,
-  READS_MS = 2000 /* no longer than a grant, though ours is renewed */
+  READS_MS = WEFTI_GRANT_MS /* no longer than that, though ours is renewed */
 };
 
 /* Who may not serve at all refuses instead, as before. */

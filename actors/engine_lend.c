@@ -9,9 +9,8 @@
 #include <string.h>
 
 enum {
-  LEND_MS = 10000,   /* until a lender that does not answer is left */
-  FETCH_MS = 600000, /* for all bytes; less without progress, as the worker finds */
-  AGAIN_MS = 1000,   /* after the first failure; doubled by each */
+  LEND_MS = 10000, /* until a lender that does not answer is left */
+  AGAIN_MS = 1000, /* after the first failure; doubled by each */
   AGAIN_MAX_MS = 60000
 };
 
@@ -161,10 +160,10 @@ static void ask_borrower(weft_ctx *ctx, engine *e, weft_buf *info)
                                           .sequence = e->visible.weights_sequence,
                                           .digest_hi = to->digest_hi,
                                           .digest_lo = to->digest_lo,
-                                          .timeout_ms = FETCH_MS,
+                                          .timeout_ms = WEFTI_LOAN_MS,
                                           .info = info }
                               .h),
-      FETCH_MS + LEND_MS);
+      WEFTI_LOAN_MS + LEND_MS);
   weft_log(ctx, WEFT_LOG_INFO, "rank %" PRIu32 " gets its weights from rank %" PRIu32,
            e->loan.borrower, e->loan.lender);
   engine_event_status(ctx, e);

@@ -1,5 +1,6 @@
 #include "inviter.h"
 
+#include "agreed.h"
 #include "patience.h"
 #include "weft/clock.h"
 
@@ -12,8 +13,7 @@
 enum {
   THREADS_MAX = 8, /* so that replicas that are silent do not keep the others waiting */
   TRY_MS = 1000,
-  PAUSE_MS = 1000,
-  AGAIN_MS = 3000
+  PAUSE_MS = 1000
 };
 
 typedef struct seat {
@@ -119,7 +119,7 @@ static weft_err copy(wefti_inviter *inviter, const wefti_inviter_opts *opts)
 {
   inviter->opts = *opts;
   inviter->opts.pause_ms = opts->pause_ms ? opts->pause_ms : PAUSE_MS;
-  inviter->opts.again_ms = opts->again_ms ? opts->again_ms : AGAIN_MS;
+  inviter->opts.again_ms = opts->again_ms ? opts->again_ms : WEFTI_INVITE_MS;
   inviter->seats = calloc(opts->invitation.size, sizeof *inviter->seats);
   inviter->token = opts->token ? strdup(opts->token) : NULL;
   bool ok = inviter->seats && (inviter->token || !opts->token);

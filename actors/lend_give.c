@@ -1,4 +1,5 @@
 #define _GNU_SOURCE /* gettid */
+#include "agreed.h"
 #include "assembly.h"
 #include "lend.h"
 #include "weft/checked.h"
@@ -14,11 +15,11 @@
 #include <unistd.h>
 
 /* A loan: one set, to one rank, on a thread of its own.  It ends when that rank has
- * everything or leaves, when nobody comes or nothing moves, after LEND_MS, or when it is
- * told to.  The engine has one at a time, so the next loan tells the one before to: whom
- * that was for has died, or has given up.  It need not have ended yet. */
+ * everything or leaves, when nobody comes or nothing moves, after WEFTI_LOAN_MS, or when
+ * it is told to.  The engine has one at a time, so the next loan tells the one before to:
+ * whom that was for has died, or has given up.  It need not have ended yet. */
 
-enum { LEND_MS = 600000, SECRET_BYTES = 32, NICE = 10, LOANS_MAX = 4 };
+enum { SECRET_BYTES = 32, NICE = 10, LOANS_MAX = 4 };
 
 typedef struct loan {
   wefti_device *device;
@@ -180,7 +181,7 @@ static weft_err open_sender(loan *l, const weft_snapshot *s, const char *towards
 static weft_err start(loan *l, const weft_snapshot *s)
 {
   l->snapshot = s;
-  l->due_ms = weft_clock_ms() + LEND_MS;
+  l->due_ms = weft_clock_ms() + WEFTI_LOAN_MS;
   atomic_store_explicit(&l->cancel, false, memory_order_relaxed);
   atomic_store_explicit(&l->over, false, memory_order_relaxed);
   l->started = pthread_create(&l->thread, NULL, lend_main, l) == 0;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { POLL_MS = 100, TRIES = 5, VERSION_ROOM = 1025, TEXT_ROOM = 512 };
+enum { POLL_MS = 100, TRIES = 5, VERSION_ROOM = WEFT_VERSION_MAX + 1, TEXT_ROOM = 512 };
 
 typedef enum step {
   STEP_READY, /* are all workers there, and nobody else at it or before us? */

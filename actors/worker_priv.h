@@ -3,6 +3,7 @@
 #ifndef WEFT_ACTORS_WORKER_PRIV_H
 #define WEFT_ACTORS_WORKER_PRIV_H
 
+#include "agreed.h"
 #include "device.h"
 #include "leader.h"
 #include "worker.h"
@@ -18,8 +19,8 @@ enum {
   WORKER_RETRY_MS = 20,
   WORKER_TIMER_RETRY = 0, /* tags */
   WORKER_TIMER_RECALL = 1,
-  WORKER_DRAIN_MS = 10,        /* between two looks at the readers */
-  WORKER_GRANT_NS = 2000000000 /* from the stamp that a heartbeat echoes, at most */
+  WORKER_DRAIN_MS = 10, /* between two looks at the readers */
+  WORKER_GRANT_NS = WEFTI_GRANT_MS * 1000000
 };
 
 static_assert(1 + WORKER_WAITING_MAX + WORKER_ABORTS_MAX == WEFTI_WORKER_HELD_MAX,

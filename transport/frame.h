@@ -11,6 +11,11 @@
 
 #include <stdbool.h>
 
+enum {
+  WEFTI_FRAME_MAX = 40 << 20, /* bytes, default of both ends */
+  WEFTI_LOOK_MS = 1000        /* a wake-up lost for want of memory costs this much */
+};
+
 /* Header of weft/msg.h with type WEFT_MSG_ASK_FAILED, payload u32 reason, u32 asked. */
 enum { WEFTI_ERROR_FRAME = WEFT_FRAME_HEADER + 8 };
 void wefti_error_frame(uint8_t out[WEFTI_ERROR_FRAME], uint64_t corr, weft_err reason,

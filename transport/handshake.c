@@ -7,13 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-  HALF_OPEN_MAX = 64,
-  HANDSHAKE_MS = 5000,
-  CONTEXTS = 8,
-  JSON_DEPTH = 4,
-  JSON_NODES = 32
-};
+enum { HALF_OPEN_MAX = 64, CONTEXTS = 8 };
 
 typedef struct half_open {
   bool used;
@@ -93,7 +87,7 @@ static void on_hello(wefti_host *host, uint64_t now_ms, const weft_json *o,
                      weft_json_writer *w)
 {
   const wefti_handshake_kind *kind = host->kind;
-  half_open h = { .used = true, .due_ms = now_ms + HANDSHAKE_MS };
+  half_open h = { .used = true, .due_ms = now_ms + WEFTI_HANDSHAKE_MS };
   uint8_t proof[WEFTI_PROOF];
   if (!wefti_unhex(weft_json_str(weft_json_get(o, "nonce")), h.nonces.guest) ||
       !kind->read(o, h.facts.bytes)) {
@@ -176,7 +170,8 @@ static bool on_proof(wefti_host *host, uint64_t now_ms, const weft_json *o,
 bool wefti_host_hear(wefti_host *host, uint64_t now_ms, const void *request, size_t len,
                      weft_json_writer *answer)
 {
-  const weft_json_limits limits = { .depth = JSON_DEPTH, .nodes = JSON_NODES };
+  const weft_json_limits limits = { .depth = WEFTI_HANDSHAKE_DEPTH,
+                                    .nodes = WEFTI_HANDSHAKE_NODES };
   weft_json *o;
   bool there = true;
   int64_t version;

@@ -18,7 +18,15 @@
  * random bytes; H also names the handshake, which is over with the first proof, right or
  * wrong: what was overheard is of no use a second time. */
 
-enum { WEFTI_FACTS_MAX = 512 /* bytes of a facts structure */ };
+enum {
+  WEFTI_FACTS_MAX = 512,         /* bytes of a facts structure */
+  WEFTI_HANDSHAKE_MS = 5000,     /* the host waits so long for the second request, … */
+  WEFTI_HANDSHAKE_TRY_MS = 2000, /* … which comes after one answer, of at most so long */
+  WEFTI_HANDSHAKE_DEPTH = 4,     /* of a line's JSON */
+  WEFTI_HANDSHAKE_NODES = 32
+};
+_Static_assert(WEFTI_HANDSHAKE_TRY_MS < WEFTI_HANDSHAKE_MS,
+               "no host lets go of who asks in time");
 
 typedef struct wefti_handshake_kind {
   const char *verb;         /* "join" */

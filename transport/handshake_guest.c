@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-enum { TRY_MS = 2000, JSON_DEPTH = 4, JSON_NODES = 32 };
-
 typedef struct guest {
   const wefti_handshake_kind *kind;
   const char *url, *token;
@@ -44,14 +42,17 @@ static weft_err ask(const guest *g, weft_json_writer *w, weft_json **out, weft_w
   const uint64_t now = weft_clock_ms();
   const uint64_t left = g->end_ms > now ? g->end_ms - now : 1;
   weft_buf *answer = NULL;
-  err = weft_jsonreq(g->url, text, len, left < TRY_MS ? left : TRY_MS, &answer, why);
+  err = weft_jsonreq(g->url, text, len,
+                     left < WEFTI_HANDSHAKE_TRY_MS ? left : WEFTI_HANDSHAKE_TRY_MS,
+                     &answer, why);
   free(text);
   if (err != WEFT_OK) {
     return err == WEFT_E_INVAL || err == WEFT_E_NOMEM || err == WEFT_E_LIMIT
                ? err
                : WEFT_E_AGAIN;
   }
-  const weft_json_limits limits = { .depth = JSON_DEPTH, .nodes = JSON_NODES };
+  const weft_json_limits limits = { .depth = WEFTI_HANDSHAKE_DEPTH,
+                                    .nodes = WEFTI_HANDSHAKE_NODES };
   weft_json *o = NULL;
   err = weft_json_parse(answer->data, answer->len, &limits, &o, NULL);
   weft_buf_unref(answer);

@@ -7,13 +7,11 @@
 #include <stdlib.h>
 
 enum {
-  FRAME_MAX = 40 << 20, /* bytes, default */
-  CONNECT_MS = 5000,    /* default */
-  OPEN_MAX = 4096,      /* questions under way */
-  IDLE_MAX = 32,        /* contexts kept for the next questions */
-  LOOK_MS = 1000,       /* a wake-up lost for want of memory costs this much */
-  TAG_LOOK = 1,         /* timers: look at the queue; */
-  TAG_CONNECT = 2       /* give up connecting */
+  CONNECT_MS = 5000, /* default */
+  OPEN_MAX = 4096,   /* questions under way */
+  IDLE_MAX = 32,     /* contexts kept for the next questions */
+  TAG_LOOK = 1,      /* timers: look at the queue; */
+  TAG_CONNECT = 2    /* give up connecting */
 };
 
 typedef struct link_actor link_actor;
@@ -401,7 +399,7 @@ static weft_err link_init(weft_ctx *ctx, void *self, const void *args)
     return WEFT_E_INVAL;
   }
   l->cat = weft_runtime_catalogue(l->rt);
-  l->frame_max = o->frame_max == 0 ? FRAME_MAX : o->frame_max;
+  l->frame_max = o->frame_max == 0 ? WEFTI_FRAME_MAX : o->frame_max;
   weft_err err = set_up(l);
   if (err == WEFT_OK) {
     err = wefti_sock_limits(l->sock, l->frame_max);
@@ -442,7 +440,7 @@ static weft_err on_timer(weft_ctx *ctx, link_actor *l, const weft_timer_msg *msg
     return atomic_load(&l->news->had_pipe) ? WEFT_OK : end(ctx, l);
   }
   const weft_err err = give_up_late(ctx, l);
-  return weft_timer_start(ctx, LOOK_MS, TAG_LOOK) == 0 ? WEFT_E_NOMEM : err;
+  return weft_timer_start(ctx, WEFTI_LOOK_MS, TAG_LOOK) == 0 ? WEFT_E_NOMEM : err;
 }
 
 /* The connection is gone, and msg came too late. */

@@ -5,10 +5,8 @@
 #include <string.h>
 
 enum {
-  FRAME_MAX = 40 << 20, /* bytes, default */
-  CONTEXTS = 8,         /* default */
-  LOOK_MS = 1000,       /* a wake-up lost for want of memory costs this much */
-  TAG_LOOK = 1          /* timer: look at the queue */
+  CONTEXTS = 8, /* default */
+  TAG_LOOK = 1  /* timer: look at the queue */
 };
 
 typedef struct open_request {
@@ -204,7 +202,7 @@ static weft_err port_init(weft_ctx *ctx, void *self, const void *args)
   if (o->gone_type != 0 && (gone == NULL || gone->size != sizeof(gone_msg))) {
     return weft_whyf(a->why, WEFT_E_INVAL, "port: gone_type is no message of one u64");
   }
-  p->frame_max = o->frame_max == 0 ? FRAME_MAX : o->frame_max;
+  p->frame_max = o->frame_max == 0 ? WEFTI_FRAME_MAX : o->frame_max;
   p->contexts = o->contexts == 0 ? CONTEXTS : o->contexts;
   /* What nng posts while init runs finds no actor yet: look once afterwards. */
   if (weft_timer_start(ctx, 0, TAG_LOOK) == 0) {
@@ -235,7 +233,7 @@ static weft_err port_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     weft_stop(ctx, WEFT_OK);
     return WEFT_OK;
   } else if (msg->type == WEFT_MSG_TIMER &&
-             weft_timer_start(ctx, LOOK_MS, TAG_LOOK) == 0) {
+             weft_timer_start(ctx, WEFTI_LOOK_MS, TAG_LOOK) == 0) {
     return WEFT_E_NOMEM;
   }
   look(ctx, p);

@@ -9,7 +9,6 @@
 
 enum {
   ALIGN = 256,           /* bytes, as cudaMalloc gives */
-  ABORT_MS = 10000,      /* patience with ncclCommAbort */
   LOAD_LIMIT_MS = 120000 /* without a block copied */
 };
 
@@ -67,7 +66,8 @@ bool weft_gpu_source_destroy(weft_gpu_source *s)
   }
   wefti_source_close_store(s);
   const bool waited = s->group.stuck != NULL;
-  const bool free_to_go = wefti_group_abort(&s->group, waited ? 0 : ABORT_MS);
+  const bool free_to_go =
+      wefti_group_abort(&s->group, waited ? 0 : WEFTI_SOURCE_ABORT_MS);
   wefti_source_close_counters(s);
   free(s->at);
   if (free_to_go) {

@@ -9,7 +9,7 @@
 
 #define ID_KEY "/broadcast_from/0/0" /* the first thing that rank 0 tells all others */
 
-enum { WINDOW = 16, ABORT_MS = 10000 };
+enum { WINDOW = 16 };
 
 void weft_gpu_source_id(const weft_gpu_source *s, char out[WEFT_NCCL_ID_TEXT])
 {
@@ -89,7 +89,7 @@ weft_err weft_gpu_source_join(weft_gpu_source *s, unsigned ranks, uint64_t timeo
   }
   const weft_err err = wefti_group_join(&s->group, &s->id, 0, (int)ranks, &w, why);
   if (err != WEFT_OK) {
-    (void)wefti_group_abort(&s->group, ABORT_MS);
+    (void)wefti_group_abort(&s->group, WEFTI_SOURCE_ABORT_MS);
   }
   wefti_source_close_store(s); /* anybody could write there */
   return err;
@@ -184,7 +184,7 @@ weft_err weft_gpu_source_broadcast(weft_gpu_source *s, const weft_gpu_packing *p
   if (err != WEFT_OK) {
     (void)weft_whyf(why, err, "%zu broadcasts had been sent: %.400s", j.done, inner.text);
   }
-  if (err == WEFT_OK || wefti_group_abort(&s->group, ABORT_MS)) {
+  if (err == WEFT_OK || wefti_group_abort(&s->group, WEFTI_SOURCE_ABORT_MS)) {
     for (size_t i = 0; i < WINDOW; i++) {
       if (j.sent[i] != NULL) {
         (void)s->gpu.cuda.EventDestroy(j.sent[i]);

@@ -8,6 +8,8 @@
 #include "weft/runtime.h"
 #include "weft/tcpstore.h"
 
+enum { WEFTI_SOURCE_ABORT_MS = 10000 /* patience with ncclCommAbort */ };
+
 typedef struct wefti_counters wefti_counters; /* one file of reference counters */
 
 struct weft_gpu_source {

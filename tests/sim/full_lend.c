@@ -2,14 +2,13 @@
  * when it is lent, and comes late, wrong, damaged, or not at all when that one is gone.
  */
 #include "full.h"
+#include "lend.h"
 #include "weft/digest.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { QUIET_MS = 10000 }; /* as long as a lender waits for who does not come */
 
 static bool lends(const full_process *p)
 {
@@ -31,7 +30,7 @@ static weft_err lend(void *arg, const weft_snapshot *snapshot, const char *towar
   }
   full_kept_of(snapshot, &p->offer);
   p->lends = true;
-  p->lends_until_ms = weft_sim_now_ms(p->w->sim) + QUIET_MS;
+  p->lends_until_ms = weft_sim_now_ms(p->w->sim) + LEND_QUIET_MS;
   p->secret++;
   weft_store_unpin(p->device->store, snapshot);
   return WEFT_OK;

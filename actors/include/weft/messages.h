@@ -47,6 +47,8 @@ WEFT_API const weft_catalogue *weft_messages(void);
 
 /* ---- values inside messages; they travel: append only */
 
+enum { WEFT_VERSION_MAX = 1024 }; /* bytes of a version string */
+
 /* Of a call that failed. */
 typedef enum weft_outcome {
   WEFT_OUTCOME_NONE,          /* it succeeded, or nothing could have changed */

@@ -258,12 +258,12 @@ WEFT_API weft_err weft_engine_abort(weft_engine *engine, const char *reason,
 WEFT_API weft_err weft_engine_set_version(weft_engine *engine, const char *version,
                                           uint32_t timeout_ms, weft_why *why)
     WEFT_MUST_USE;
-/* version: NUL-terminated into out[cap] (1,025 always suffice).  Errors: LIMIT (cap). */
+/* version: NUL-terminated into out[cap] (WEFT_VERSION_MAX + 1 always suffice).  Errors:
+ * LIMIT (cap). */
 WEFT_API weft_err weft_engine_get_version(weft_engine *engine, char *out, size_t cap,
                                           weft_why *why) WEFT_MUST_USE;
 
 /* ---- weights */
-enum { WEFT_VERSION_MAX = 1024 }; /* bytes */
 
 typedef struct weft_pinned { /* valid until unpinned */
   uint64_t weights_sequence;

@@ -174,8 +174,8 @@ MUTATIONS = [
         ("actors/acceptor_message.c", ".timeout_ms = (rq)->query->timeout_ms,",
          ".timeout_ms = 0,")]),
     ("front-end-gives-up-first", "the acceptor's deadline comes before the engine's", [
-        ("actors/acceptor.c", "rq->query->timeout_ms + GRACE_MS : CALL_MS;",
-         "rq->query->timeout_ms : CALL_MS;")]),
+        ("actors/acceptor.c", "rq->query->timeout_ms + GRACE_MS",
+         "rq->query->timeout_ms")]),
     ("answered-is-open", "what was answered is answered again when the acceptor ends", [
         ("actors/acceptor_open.c", "  close_gap(table, i);\n  table->count--;\n  return true;",
          "  table->count--;\n  return true;")]),
