@@ -141,8 +141,8 @@ typedef struct engine_member {
   uint64_t stamp_at_ns; /* … and CLOCK_BOOTTIME */
   /* stamp_at_ms of the newest stamp that a grant echoed; 0 = never */
   uint64_t granted_at_ms;
-  uint32_t dp_index;      /* as its newest adoption says */
-  bool placing;           /* beat is an adoption that tells it another dp_index */
+  uint32_t dp_index; /* as its newest adoption says */
+  bool placing;      /* beat is an adoption that tells it another dp_index */
   uint64_t fence_timer;
   uint64_t fenced_at_ms; /* of LOST: when its last grant has run out */
   bool no_grant;         /* being fenced */
