@@ -1,15 +1,12 @@
-#define _GNU_SOURCE /* eventfd, signalfd */
+#define _GNU_SOURCE /* eventfd */
 #include "loop.h"
 #include "weft/clock.h"
 
 #include <errno.h>
 #include <ev.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 enum {
@@ -38,11 +35,6 @@ struct weft_loop {
   atomic_int state;
   atomic_ulong thread;
 };
-
-static weft_err from_errno(int e)
-{
-  return e == ENOMEM ? WEFT_E_NOMEM : WEFT_E_SYS;
-}
 
 /* ---- waking */
 
@@ -98,7 +90,7 @@ weft_err wefti_loop_create(wefti_sched *s, unsigned spin_us, const wefti_end_sig
   weft_err err = WEFT_OK;
   loop->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (loop->wake_fd < 0) {
-    err = from_errno(errno);
+    err = errno == ENOMEM ? WEFT_E_NOMEM : WEFT_E_SYS;
     goto fail_loop;
   }
   loop->ev = ev_loop_new(EVFLAG_AUTO | EVFLAG_NOENV);
@@ -433,71 +425,5 @@ void weft_alarm_destroy(weft_alarm *alarm)
   if (alarm != NULL) {
     weft_alarm_stop(alarm);
     free(alarm);
-  }
-}
-
-/* ---- signals */
-
-struct weft_signal {
-  weft_io *io;
-  weft_call_fn *fn;
-  void *arg;
-  int fd;
-};
-
-static void on_signal(void *arg, int fd, unsigned events)
-{
-  (void)events;
-  const weft_signal *sig = arg;
-  struct signalfd_siginfo info;
-  /* One read, one call: the callback may destroy sig, level triggering brings the next.
-   */
-  if (read(fd, &info, sizeof info) == (ssize_t)sizeof info) {
-    sig->fn(sig->arg);
-  }
-}
-
-weft_err weft_signal_create(weft_loop *loop, int signo, weft_call_fn *fn, void *arg,
-                            weft_signal **out)
-{
-  sigset_t set;
-  if (sigemptyset(&set) != 0 || sigaddset(&set, signo) != 0) {
-    return WEFT_E_INVAL;
-  }
-  weft_signal *sig = calloc(1, sizeof *sig);
-  if (sig == NULL) {
-    return WEFT_E_NOMEM;
-  }
-  weft_err err;
-  sig->fn = fn;
-  sig->arg = arg;
-  sig->fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-  if (sig->fd < 0) {
-    err = from_errno(errno);
-    goto fail_sig;
-  }
-  if (pthread_sigmask(SIG_BLOCK, &set, NULL) != 0) {
-    err = WEFT_E_SYS;
-    goto fail_fd;
-  }
-  err = weft_io_create(loop, sig->fd, WEFT_IO_READ, on_signal, sig, &sig->io);
-  if (err != WEFT_OK) {
-    goto fail_fd;
-  }
-  *out = sig;
-  return WEFT_OK;
-fail_fd:
-  (void)close(sig->fd);
-fail_sig:
-  free(sig);
-  return err;
-}
-
-void weft_signal_destroy(weft_signal *sig)
-{
-  if (sig != NULL) {
-    weft_io_destroy(sig->io);
-    (void)close(sig->fd);
-    free(sig);
   }
 }
