@@ -304,18 +304,6 @@ static void job_begin(weft_ctx *ctx, acceptor *self, const weft_http_call *call)
 
 /* ---- messages */
 
-static bool reads_body(uint32_t route)
-{
-  size_t count;
-  const weft_http_route *routes = wefti_acceptor_routes(&count);
-  for (size_t i = 0; i < count; i++) {
-    if ((uint32_t)routes[i].id == route) {
-      return (routes[i].flags & WEFT_HTTP_BODY) != 0;
-    }
-  }
-  return false;
-}
-
 static void on_http_call(weft_ctx *ctx, acceptor *self, const weft_http_call *call)
 {
   if (call->route == WEFTI_ROUTE_INFO) { /* the hot path: there is nothing to read */
@@ -324,7 +312,8 @@ static void on_http_call(weft_ctx *ctx, acceptor *self, const weft_http_call *ca
     forward(ctx, self, &rq);
     return;
   }
-  if (call->body == NULL || call->body->len == 0 || !reads_body(call->route)) {
+  if (call->body == NULL || call->body->len == 0 ||
+      !wefti_route_reads_body(call->route)) {
     handle(ctx, self, call, NULL, WEFT_OK);
     return;
   }

@@ -52,6 +52,7 @@ typedef struct wefti_route_fact {
 } wefti_route_fact;
 /* NULL when there is no such route. */
 const wefti_route_fact *wefti_route_fact_of(uint32_t route);
+bool wefti_route_reads_body(uint32_t route);
 
 /* ---- acceptor_query.c: pure */
 

@@ -108,3 +108,13 @@ const wefti_route_fact *wefti_route_fact_of(uint32_t route)
 {
   return route < WEFTI_ROUTE_COUNT ? &facts[route] : NULL;
 }
+
+bool wefti_route_reads_body(uint32_t route)
+{
+  for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+    if ((uint32_t)routes[i].id == route) {
+      return (routes[i].flags & WEFT_HTTP_BODY) != 0;
+    }
+  }
+  return false;
+}
