@@ -210,8 +210,17 @@ void engine_inplace_end(weft_ctx *ctx, engine *e);    /* the session was aborted
 void engine_inplace_healed(weft_ctx *ctx, engine *e); /* it is visible, all is whole */
 /* m says that epoch wrote over what it had; 0 = nobody did. */
 void engine_inplace_report(weft_ctx *ctx, engine *e, engine_member *m, uint64_t epoch);
-/* true, and why: nobody may generate from what the workers hold. */
+/* true, and why: nobody may generate from what the workers hold, or name it. */
 bool engine_inplace_unfit(const engine *e, char *reason, size_t cap);
+void engine_inplace_why(const engine *e, char *out, size_t cap); /* when poisoned */
+/* All have accepted and are told to move bytes. */
+void engine_inplace_go(engine *e);
+/* A label and bytes that are written over what it names do not run beside each other. */
+bool engine_inplace_update_waits(const engine *e);
+bool engine_inplace_label_waits(const engine *e);
+/* The label that has just become visible names what has been poisoned since its record
+ * was issued: nothing is named.  false: all is well. */
+bool engine_inplace_unnamed(engine *e);
 uint64_t engine_inplace_resume(const engine *e); /* of a heartbeat */
 /* "weights and version are unchanged", or what is true in place. */
 const char *engine_unchanged(const engine *e);

@@ -175,6 +175,27 @@ void engine_commit_begin(weft_ctx *ctx, engine *e, const char *version, bool dec
   record(ctx, e);
 }
 
+/* unnamed: a label that took its number, and names nothing.  A coordinator does not hear
+ * that: it would cut off a member that has nothing to name. */
+static void answer_visible(weft_ctx *ctx, engine *e, engine_call *call,
+                           const char *fenced, bool unnamed)
+{
+  char why[ENGINE_POISON_TEXT];
+  if (call == NULL) {
+    return;
+  }
+  if (!unnamed || call->ask.type != 0) {
+    engine_answer_call(ctx, e, call,
+                       &(engine_answer){ .err = WEFT_OK, .fenced = fenced });
+    return;
+  }
+  engine_inplace_why(e, why, sizeof why);
+  engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                    "%s: change %" PRIu64 " was recorded, but no version is live any "
+                    "more that it could name: %s",
+                    engine_call_name(call->kind), e->visible.sequence, why);
+}
+
 void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
 {
   const engine_visible previous = e->visible;
@@ -183,6 +204,7 @@ void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
   engine_call *call = label ? e->change.call : e->call;
   e->visible = e->change.next;
   engine_history_commit(ctx, e, &e->change);
+  const bool unnamed = label && engine_inplace_unnamed(e);
   if (!label) {
     engine_sets_visible(ctx, e, &e->change);
     engine_sources_reset(ctx, e);
@@ -216,10 +238,7 @@ void engine_become_visible(weft_ctx *ctx, engine *e, const char *fenced)
     engine_beat_all(ctx, e);
   }
   engine_upstream_judge(ctx, e);
-  if (call != NULL) {
-    engine_answer_call(ctx, e, call,
-                       &(engine_answer){ .err = WEFT_OK, .fenced = fenced });
-  }
+  answer_visible(ctx, e, call, fenced, unnamed);
   engine_admit_arrivals(ctx, e);
   if (e->session.state == WEFTI_FINISHING && e->round.phase == PHASE_NONE &&
       !e->session.upstream) {

@@ -215,13 +215,14 @@ static void dispatch_label(weft_ctx *ctx, engine *e, engine_call *call)
   if (is_too_late(ctx, e, call)) {
     return;
   }
+  char why[ENGINE_POISON_TEXT];
   if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_PREPARED ||
-      s == WEFTI_COMMITTING) {
+      s == WEFTI_COMMITTING || engine_inplace_label_waits(e)) {
     engine_wait_for_turn(ctx, e, call);
-  } else if (e->inplace.poisoned != 0) {
+  } else if (engine_inplace_unfit(e, why, sizeof why)) {
     engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
                       "%s: no version is live that could be named: %s",
-                      engine_call_name(call->kind), e->inplace.why);
+                      engine_call_name(call->kind), why);
   } else if (!expected_fails(ctx, e, call)) {
     engine_label_begin(ctx, e, call);
   }
@@ -319,8 +320,10 @@ void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
     dispatch_start(ctx, e, call);
     break;
   case CALL_UPDATE:
-    if (needs_open(ctx, e, call,
-                   "start_weight_update must be called before update_weights.")) {
+    if (engine_inplace_update_waits(e)) {
+      engine_wait_for_turn(ctx, e, call);
+    } else if (needs_open(ctx, e, call,
+                          "start_weight_update must be called before update_weights.")) {
       engine_update_begin(ctx, e, call);
     }
     break;

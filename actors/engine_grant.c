@@ -225,6 +225,7 @@ static void answer_state(weft_ctx *ctx, engine *e, const weft_w_beat *q)
                      .stamp_ns = stamp_ns,
                      .ranks = e->world,
                      .paused = e->paused,
+                     .inplace = e->args.inplace,
                      .unready = !ready,
                      .reason = { reason, (uint32_t)strlen(reason) },
                      .version = { v->version, (uint32_t)strlen(v->version) },

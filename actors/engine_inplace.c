@@ -11,6 +11,17 @@
 
 enum { DRAIN_MS = 20 };
 
+/* Of a coordinator: some replica stages so, and says it. */
+static bool is_in_place(const engine *e)
+{
+  for (uint32_t i = 0; e->fleet.replicas != NULL && i < e->world; i++) {
+    if (engine_member_usable(&e->members[i]) && e->members[i].reported.inplace != 0) {
+      return true;
+    }
+  }
+  return e->args.inplace;
+}
+
 static bool is_running(const engine *e)
 {
   return e->session.state != WEFTI_IDLE && e->session.state != WEFTI_INIT &&
@@ -89,6 +100,27 @@ void engine_inplace_rearm(weft_ctx *ctx, engine *e)
   }
 }
 
+/* ---- bytes that are being written have no name: no label while they are, and no byte
+ * while a label is on its way */
+
+void engine_inplace_go(engine *e)
+{
+  e->inplace.wrote =
+      e->inplace.wrote || (e->session.state == WEFTI_TRANSFERRING && is_in_place(e));
+}
+
+bool engine_inplace_update_waits(const engine *e)
+{
+  return e->change.pending && e->change.label && is_in_place(e);
+}
+
+bool engine_inplace_label_waits(const engine *e)
+{
+  const wefti_session_state s = e->session.state;
+  return (s == WEFTI_TRANSFERRING && !e->inplace.wrote && is_in_place(e)) ||
+         (s == WEFTI_ABORTING && e->inplace.wrote);
+}
+
 /* ---- the end of a session */
 
 static void beat_all(weft_ctx *ctx, engine *e)
@@ -100,11 +132,8 @@ static void beat_all(weft_ctx *ctx, engine *e)
 
 void engine_inplace_end(weft_ctx *ctx, engine *e)
 {
-  if (!e->args.inplace) {
-    return;
-  }
   e->inplace.wrote = false;
-  if (e->inplace.poisoned == 0) {
+  if (e->args.inplace && e->inplace.poisoned == 0) {
     hold(e, false);
     beat_all(ctx, e);
   }
@@ -112,13 +141,13 @@ void engine_inplace_end(weft_ctx *ctx, engine *e)
 
 void engine_inplace_healed(weft_ctx *ctx, engine *e)
 {
+  e->inplace.wrote = false;
   if (!e->args.inplace) {
     return;
   }
   if (e->inplace.poisoned != 0) {
     weft_log(ctx, WEFT_LOG_INFO, "a full update was committed: no rank is poisoned");
   }
-  e->inplace.wrote = false;
   e->inplace.poisoned = 0;
   e->inplace.healed = e->session.epoch;
   hold(e, false);
@@ -142,13 +171,29 @@ static void forget(engine_visible *v)
   v->bytes = 0;
 }
 
+static void unname(engine_visible *v)
+{
+  (void)snprintf(v->version, sizeof v->version, "default");
+  v->declared = false;
+}
+
+/* A rank's last life may have been written over by a session that ended without it, and
+ * says so when it is back: labels can be on their way then. */
+bool engine_inplace_unnamed(engine *e)
+{
+  if (e->inplace.poisoned == 0) {
+    return false;
+  }
+  unname(&e->visible);
+  return true;
+}
+
 static void forget_visible(engine *e)
 {
-  (void)snprintf(e->visible.version, sizeof e->visible.version, "default");
-  e->visible.declared = false;
+  unname(&e->visible);
   forget(&e->visible);
   if (e->change.pending && e->change.label) {
-    forget(&e->change.next); /* its record is being written */
+    forget(&e->change.next); /* its record is being written: engine_inplace_unnamed */
   }
   for (uint32_t i = 0; i < e->world; i++) {
     engine_member *m = &e->members[i];
@@ -158,6 +203,30 @@ static void forget_visible(engine *e)
   }
 }
 
+/* A rank whose memory went with its process holds nothing that could be poisoned. */
+void engine_inplace_why(const engine *e, char *out, size_t cap)
+{
+  const engine_member *was = &e->members[e->inplace.poisoned_rank];
+  char id[64];
+  engine_session_id(e, e->inplace.poisoned, id, sizeof id);
+  for (uint32_t i = 0; i < e->world; i++) {
+    const engine_member *m = &e->members[(e->inplace.poisoned_rank + i) % e->world];
+    if (engine_member_usable(m) && m->reported.poisoned != 0) {
+      (void)snprintf(out, cap,
+                     "rank %" PRIu32 " is poisoned: session %s wrote over its weights in "
+                     "place and was not committed; a full update brings it back",
+                     m->rank, id);
+      return;
+    }
+  }
+  (void)snprintf(out, cap,
+                 "no weights are live: session %s wrote over those of rank %" PRIu32
+                 " in place and was not committed, and that rank lost them since (it is "
+                 "%s%s%.80s); a full update brings it back",
+                 id, was->rank, engine_member_state_name(was->state),
+                 was->why[0] == '\0' ? "" : ": ", was->why);
+}
+
 void engine_inplace_report(weft_ctx *ctx, engine *e, engine_member *m, uint64_t epoch)
 {
   m->reported.poisoned = epoch;
@@ -165,14 +234,11 @@ void engine_inplace_report(weft_ctx *ctx, engine *e, engine_member *m, uint64_t 
       (is_running(e) && epoch == e->session.epoch) || e->inplace.poisoned != 0) {
     return; /* whole, healed since, may become whole yet, or known */
   }
-  char id[64];
-  engine_session_id(e, epoch, id, sizeof id);
+  char why[ENGINE_POISON_TEXT];
   e->inplace.poisoned = epoch;
-  (void)snprintf(e->inplace.why, sizeof e->inplace.why,
-                 "rank %" PRIu32 " is poisoned: session %s wrote over its weights in "
-                 "place and was not committed; a full update brings it back",
-                 m->rank, id);
-  weft_log(ctx, WEFT_LOG_ERROR, "%s", e->inplace.why);
+  e->inplace.poisoned_rank = m->rank;
+  engine_inplace_why(e, why, sizeof why);
+  weft_log(ctx, WEFT_LOG_ERROR, "%s", why);
   forget_visible(e);
   engine_upstream_judge(ctx, e); /* its fleet's weights are not here any more */
   hold(e, true);
@@ -183,7 +249,7 @@ void engine_inplace_report(weft_ctx *ctx, engine *e, engine_member *m, uint64_t 
 bool engine_inplace_unfit(const engine *e, char *reason, size_t cap)
 {
   if (e->inplace.poisoned != 0) {
-    (void)snprintf(reason, cap, "%s", e->inplace.why);
+    engine_inplace_why(e, reason, cap);
     return true;
   }
   if (e->inplace.wrote) {
@@ -200,7 +266,12 @@ const char *engine_unchanged(const engine *e)
   if (e->inplace.poisoned != 0) {
     return "the weights stay poisoned until a full update is committed";
   }
-  return e->inplace.wrote ? "no version is live: ranks that had begun to write in place "
-                            "are poisoned until a full update is committed"
-                          : "weights and version are unchanged";
+  if (!e->inplace.wrote) {
+    return "weights and version are unchanged";
+  }
+  return e->fleet.replicas == NULL
+             ? "no version is live: ranks that had begun to write in place are poisoned "
+               "until a full update is committed"
+             : "replicas that had begun to write in place are poisoned until a full "
+               "update is committed";
 }

@@ -22,6 +22,7 @@ enum {
   ENGINE_IDEM_KEPT = 256,  /* answers remembered for Idempotency-Key */
   ENGINE_IDEM_WAITERS = 8, /* concurrent repeats of one call */
   ENGINE_TEXT_MAX = 512,
+  ENGINE_POISON_TEXT = 320,
   ENGINE_URL_MAX = 256,
   ENGINE_HISTORY_KEPT = 4096,   /* commits and aborts in memory */
   ENGINE_HISTORY_LIMIT = 10000, /* that one may ask for */
@@ -269,12 +270,12 @@ typedef struct engine_last { /* of the newest finished update, for the status */
 
 /* Staging in place. */
 typedef struct engine_inplace {
-  bool holding;      /* readers are paused, by the session or because of poison */
-  bool wrote;        /* the session has told ranks to move bytes */
-  uint64_t poisoned; /* epoch that wrote and was not committed; 0 = none */
-  uint64_t healed;   /* epoch of the weights that are visible */
+  bool holding;           /* readers are paused, by the session or because of poison */
+  bool wrote;             /* the session has told ranks to move bytes */
+  uint64_t poisoned;      /* epoch that wrote and was not committed; 0 = none */
+  uint64_t healed;        /* epoch of the weights that are visible */
+  uint32_t poisoned_rank; /* that said so first */
   uint64_t drain_timer;
-  char why[200]; /* when poisoned */
 } engine_inplace;
 
 typedef struct engine {

@@ -221,7 +221,11 @@ weft_buf *engine_status_json(weft_ctx *ctx, const engine *e)
   weft_jw_u64(&w, "pause_lease_ms", e->args.pause_lease_ms);
   weft_jw_str(&w, "staging", e->args.inplace ? "inplace" : "shadow");
   weft_jw_bool(&w, "session_paused", e->inplace.holding);
-  weft_jw_str(&w, "poisoned", e->inplace.poisoned != 0 ? e->inplace.why : NULL);
+  char poisoned[ENGINE_POISON_TEXT] = "";
+  if (e->inplace.poisoned != 0) {
+    engine_inplace_why(e, poisoned, sizeof poisoned);
+  }
+  weft_jw_str(&w, "poisoned", e->inplace.poisoned != 0 ? poisoned : NULL);
   write_session(ctx, &w, e);
   write_last(&w, e);
   weft_jw_str(&w, "last_abort", e->last_abort[0] == '\0' ? NULL : e->last_abort);

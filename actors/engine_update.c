@@ -165,8 +165,7 @@ static void transferred(weft_ctx *ctx, engine *e, bool all_ok)
 
 void engine_update_go(weft_ctx *ctx, engine *e)
 {
-  e->inplace.wrote =
-      e->inplace.wrote || (e->args.inplace && e->session.state == WEFTI_TRANSFERRING);
+  engine_inplace_go(e);
   engine_round_begin(ctx, e, PHASE_GO, engine_call_left_ms(ctx, e->call),
                      e->session.state == WEFTI_INIT ? init_ready : transferred);
 }

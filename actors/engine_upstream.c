@@ -207,6 +207,8 @@ static void go_on(weft_ctx *ctx, engine *e, engine_call *call)
                       "%s of epoch %" PRIu64 ", but epoch %" PRIu64 " is %s here",
                       engine_call_name(call->kind), call->ask.epoch, e->up.epoch,
                       wefti_session_state_name(e->session.state));
+  } else if (call->kind == CALL_UPDATE && engine_inplace_update_waits(e)) {
+    engine_wait_for_turn(ctx, e, call);
   } else if (call->kind == CALL_UPDATE) {
     engine_update_begin(ctx, e, call);
   } else {
@@ -219,10 +221,16 @@ static void take_label(weft_ctx *ctx, engine *e, engine_call *call)
   if (e->session.state == WEFTI_COMMITTING && e->change.published) {
     engine_upstream_show(ctx, e); /* the change before the label is visible there */
   }
+  char why[ENGINE_POISON_TEXT];
+  const bool has_happened =
+      e->visible.declared && strcmp(e->visible.version, call->version) == 0;
   if (e->change.pending) {
     engine_wait_for_turn(ctx, e, call);
-  } else if (e->visible.declared && strcmp(e->visible.version, call->version) == 0) {
-    engine_answer_ok(ctx, e, call); /* has happened */
+  } else if (has_happened || engine_inplace_label_waits(e) ||
+             engine_inplace_unfit(e, why, sizeof why)) {
+    /* In place: nothing is live that it would name.  What comes next brings its name
+     * along; if this is whole after all, a heartbeat shows that it lacks this one. */
+    engine_answer_ok(ctx, e, call);
   } else {
     engine_label_begin(ctx, e, call);
   }

@@ -87,6 +87,17 @@ void engine_wait_drop_upstream(weft_ctx *ctx, engine *e, const char *why)
   }
 }
 
+/* What a call waits for. */
+static const char *under_way(weft_ctx *ctx, const engine *e)
+{
+  if (e->session.state == WEFTI_IDLE && engine_sets_come_back(ctx, e)) {
+    return "a rank gets its weights again";
+  }
+  return e->change.pending && e->change.label
+             ? "a label is on its way"
+             : wefti_session_state_name(e->session.state);
+}
+
 void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
 {
   if (e->call != NULL && e->call->due_timer == timer) {
@@ -115,10 +126,7 @@ void engine_call_due(weft_ctx *ctx, engine *e, uint64_t timer)
     call->due_timer = 0;
     engine_answer_err(ctx, e, call, WEFT_E_TIMEOUT,
                       "%s: waited in vain for the end of what is under way (%s)",
-                      engine_call_name(call->kind),
-                      e->session.state == WEFTI_IDLE && engine_sets_come_back(ctx, e)
-                          ? "a rank gets its weights again"
-                          : wefti_session_state_name(e->session.state));
+                      engine_call_name(call->kind), under_way(ctx, e));
   }
 }
 

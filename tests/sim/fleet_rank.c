@@ -18,11 +18,14 @@ static void rank_refuse(weft_ctx *ctx, const weft_w_go *q, weft_err err, const c
   (void)weft_reply(ctx, weft_return_of(&q->h), weft_msg_make(ctx, &m.h));
 }
 
-static void rank_ok(weft_ctx *ctx, const weft_w_go *q)
+static void rank_ok(weft_ctx *ctx, const fleet_rank *r, const weft_w_go *q)
 {
-  const weft_w_ok m = {
-    .h.type = WEFT_MSG_W_OK, ENV(q), .tensors = 1, .bytes = 8, .elapsed_us = 5
-  };
+  const weft_w_ok m = { .h.type = WEFT_MSG_W_OK,
+                        ENV(q),
+                        .tensors = 1,
+                        .bytes = 8,
+                        .elapsed_us = 5,
+                        .poisoned = r->dirty };
   (void)weft_reply(ctx, weft_return_of(&q->h), weft_msg_make(ctx, &m.h));
 }
 
@@ -31,9 +34,10 @@ static void rank_state(weft_ctx *ctx, const fleet_rank *r, weft_return to,
 {
   const weft_w_state m = { .h.type = WEFT_MSG_W_STATE,
                            ENV(q),
-                           .weights_sequence = r->sequence,
-                           .digest_hi = r->live,
-                           .digest_lo = r->live,
+                           .weights_sequence = r->dirty != 0 ? 0 : r->sequence,
+                           .digest_hi = r->dirty != 0 ? 0 : r->live,
+                           .digest_lo = r->dirty != 0 ? 0 : r->live,
+                           .poisoned = r->dirty,
                            .stamp_ns = weft_boottime_ns(ctx),
                            .pid = 1 };
   (void)weft_reply(ctx, to, weft_msg_make(ctx, &m.h));
@@ -54,11 +58,12 @@ static void rank_publish(weft_ctx *ctx, const fleet_rank_args *s, fleet_rank *r,
   if (m->sequence > r->sequence) {
     r->live = r->installed;
     r->sequence = m->sequence;
+    r->dirty = 0;
     r->ended = r->epoch;
     r->epoch = 0;
     r->installed = 0;
   }
-  rank_ok(ctx, q);
+  rank_ok(ctx, r, q);
 }
 
 static void rank_finish(weft_ctx *ctx, fleet_rank *r, const weft_w_go *q)
@@ -96,21 +101,22 @@ static void rank_session(weft_ctx *ctx, const fleet_rank_args *s, fleet_rank *r,
   } else if (msg->type == WEFT_MSG_W_START) {
     r->epoch = q->epoch;
     r->staged = r->live;
-    rank_ok(ctx, q);
+    rank_ok(ctx, r, q);
   } else if (msg->type == WEFT_MSG_W_ACCEPT &&
              ((const weft_w_accept *)msg)->what == WEFT_TRANSFER_INIT) {
-    rank_ok(ctx, q);
+    rank_ok(ctx, r, q);
   } else if (msg->type == WEFT_MSG_W_GO &&
              ((const weft_w_go *)msg)->what == WEFT_TRANSFER_INIT) {
-    rank_ok(ctx, q);
+    rank_ok(ctx, r, q);
   } else if (r->epoch != q->epoch) {
     rank_refuse(ctx, q, WEFT_E_STATE, "no session");
   } else if (msg->type == WEFT_MSG_W_ACCEPT) {
     const weft_buf *info = ((const weft_w_accept *)msg)->info;
     r->staged = fleet_hash(info->data, info->len);
-    rank_ok(ctx, q);
+    rank_ok(ctx, r, q);
   } else if (msg->type == WEFT_MSG_W_GO) {
-    rank_ok(ctx, q);
+    r->dirty = s->e->w->inplace ? q->epoch : 0;
+    rank_ok(ctx, r, q);
   } else {
     rank_finish(ctx, r, q);
   }
@@ -215,7 +221,7 @@ static weft_err rank_on(weft_ctx *ctx, void *self, const weft_msg *msg)
     r->epoch = r->epoch <= q->epoch ? 0 : r->epoch;
     r->installed = r->epoch == 0 ? 0 : r->installed;
     r->ended = q->epoch > r->ended ? q->epoch : r->ended;
-    rank_ok(ctx, q);
+    rank_ok(ctx, r, q);
     break;
   case WEFT_MSG_W_QUERY:
     rank_query(ctx, s, r, (const weft_w_query *)msg);

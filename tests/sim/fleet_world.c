@@ -57,7 +57,8 @@ bool fleet_is_recorded(const fleet_world *w, uint64_t content)
 bool fleet_serves(const fleet_world *w, unsigned replica, unsigned rank)
 {
   const fleet_rank *r = &w->engines[replica].ranks[rank];
-  return r->alive && r->sequence != 0 && weft_sim_now_ms(w->sim) * 1000000 < r->until_ns;
+  return r->alive && r->sequence != 0 && r->dirty == 0 &&
+         weft_sim_now_ms(w->sim) * 1000000 < r->until_ns;
 }
 
 static int age_of(const fleet_world *w, uint64_t content)
@@ -85,10 +86,23 @@ static void note_recorded(fleet_world *w, uint64_t content)
   }
 }
 
+/* What ranks are writing over gets no name. */
+static void check_name(fleet_world *w, const fleet_engine *e, const wefti_visible *v)
+{
+  const bool label = e->shown != 0 && v->weights_sequence == e->visible.weights_sequence;
+  for (unsigned k = 0; label && k < w->ranks; k++) {
+    if (e->ranks[k].dirty != 0) {
+      fleet_break(w, "I3: '%s' names what rank %u of replica %u is writing over",
+                  v->version, k, e->index);
+    }
+  }
+}
+
 static void on_visible(void *arg, const wefti_visible *v)
 {
   fleet_engine *e = arg;
   fleet_world *w = e->w;
+  check_name(w, e, v);
   const uint64_t before = e->shown == 0 ? e->first_sequence - 1 : e->visible.sequence;
   if (v->sequence != before + 1) {
     fleet_break(w, "I4: engine %u shows %" PRIu64 " after %" PRIu64, e->index,
@@ -209,6 +223,7 @@ void fleet_restart(fleet_world *w, unsigned index)
                                    .on_visible_arg = e,
                                    .replicas = coordinator ? w->replicas : 0,
                                    .member = !coordinator,
+                                   .inplace = !coordinator && w->inplace,
                                    .pause_lease_ms = coordinator ? w->pause_lease_ms : 0,
                                    .on_upstream = on_upstream,
                                    .on_upstream_arg = e };
@@ -331,6 +346,7 @@ void fleet_start(fleet_world *w, const fleet_opts *opts)
   *w = (fleet_world){ .replicas = opts->replicas == 0 ? 2 : opts->replicas,
                       .ranks = opts->ranks == 0 ? 1 : opts->ranks,
                       .pause_lease_ms = opts->pause_lease_ms,
+                      .inplace = opts->inplace,
                       .fleet_id = "fleet" };
   const weft_sim_opts so = { .size = sizeof so,
                              .seed = opts->seed,

@@ -35,6 +35,7 @@ typedef struct fleet_rank {
   bool alive;
   uint64_t boot, epoch, ended;
   uint64_t live, staged, installed; /* stand for the bytes */
+  uint64_t dirty;                   /* epoch that wrote over live in place; 0 = none */
   uint64_t sequence;                /* of live, in its engine's numbers */
   uint64_t until_ns;                /* of its grant */
   uint16_t refuse;                  /* refuses the next message of this type */
@@ -104,6 +105,7 @@ typedef struct fleet_world {
   weft_sim *sim;
   uint32_t replicas, ranks;
   uint32_t pause_lease_ms; /* of the coordinator */
+  bool inplace;            /* its replicas */
   fleet_engine engines[FLEET_ENGINES];
   weft_actor_id supervisor, clients[FLEET_CLIENTS];
   fleet_answer answers[FLEET_CLIENTS];
@@ -133,6 +135,7 @@ typedef struct fleet_opts {
   uint32_t replicas;       /* 0 = 2 */
   uint32_t ranks;          /* of each; 0 = 1 */
   uint32_t pause_lease_ms; /* of the coordinator; 0 = none */
+  bool inplace;
   bool trace;
 } fleet_opts;
 

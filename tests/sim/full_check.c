@@ -345,6 +345,23 @@ void full_check_pushes(full *w, const full_epoch *e)
 
 /* ---- what becomes visible */
 
+/* A label names nothing that a rank is writing over, or has left half written. */
+static void check_name(full *w, const wefti_visible *v)
+{
+  const full_boot *b = full_now(w);
+  for (uint32_t i = 0; i < w->ranks && strcmp(v->version, "default") != 0; i++) {
+    const full_process *p = full_process_at(w, i);
+    wefti_store_state st = { .dirty = 0 };
+    if (p != NULL && boot_of(w, p) == b->id) {
+      wefti_store_state_get(p->device->store, &st);
+    }
+    if (st.dirty != 0) {
+      full_break(w, "I3: '%s' names what rank %" PRIu32 " is writing over", v->version,
+                 i);
+    }
+  }
+}
+
 void full_on_visible(void *arg, const wefti_visible *v)
 {
   full *w = arg;
@@ -371,6 +388,8 @@ void full_on_visible(void *arg, const wefti_visible *v)
                  v->sequence);
     }
     b->visible_epoch = e->session.epoch;
+  } else {
+    check_name(w, v);
   }
   b->visible = v->sequence;
   b->visible_weights = v->weights_sequence;

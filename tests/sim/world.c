@@ -61,14 +61,15 @@ static void refuse(weft_ctx *ctx, const weft_w_go *q, weft_err err, bool correct
                               .h));
 }
 
-static void ok(weft_ctx *ctx, const weft_w_go *q)
+static void ok(weft_ctx *ctx, const world_worker *me, const weft_w_go *q)
 {
-  (void)weft_reply(
-      ctx, weft_return_of(&q->h),
-      weft_msg_make(
-          ctx,
-          &(weft_w_ok){ .h.type = WEFT_MSG_W_OK, ENV_OF(q), .tensors = 1, .bytes = 8 }
-               .h));
+  (void)weft_reply(ctx, weft_return_of(&q->h),
+                   weft_msg_make(ctx, &(weft_w_ok){ .h.type = WEFT_MSG_W_OK,
+                                                    ENV_OF(q),
+                                                    .tensors = 1,
+                                                    .bytes = 8,
+                                                    .poisoned = me->dirty }
+                                           .h));
 }
 
 static void begin_to_map(weft_ctx *ctx, world_worker *me, const weft_w_adopt *m)
@@ -88,6 +89,7 @@ static void state(weft_ctx *ctx, world_worker *me, const weft_w_go *q)
     me->live_sequence = me->maps_fails ? 0 : me->maps_sequence;
     me->live = me->maps_fails ? 0 : me->maps_digest;
   }
+  const bool whole = me->dirty == 0;
   (void)weft_reply(
       ctx, weft_return_of(&q->h),
       weft_msg_make(ctx,
@@ -95,9 +97,10 @@ static void state(weft_ctx *ctx, world_worker *me, const weft_w_go *q)
                                      ENV_OF(q),
                                      .phase = me->maps_until_ms != 0 ? WEFT_WORKER_MAPPING
                                                                      : WEFT_WORKER_IDLE,
-                                     .weights_sequence = me->live_sequence,
-                                     .digest_hi = me->live,
-                                     .digest_lo = me->live,
+                                     .weights_sequence = whole ? me->live_sequence : 0,
+                                     .digest_hi = whole ? me->live : 0,
+                                     .digest_lo = whole ? me->live : 0,
+                                     .poisoned = me->dirty,
                                      .stamp_ns = weft_boottime_ns(ctx),
                                      .pid = 1 }
                          .h));
@@ -131,7 +134,7 @@ static void on_publish(weft_ctx *ctx, world *w, world_worker *me, const weft_w_p
 {
   me->publishes++;
   if (p->sequence <= me->live_sequence) {
-    ok(ctx, (const weft_w_go *)p);
+    ok(ctx, me, (const weft_w_go *)p);
     return;
   }
   if (me->installed_epoch != p->epoch) {
@@ -143,8 +146,9 @@ static void on_publish(weft_ctx *ctx, world *w, world_worker *me, const weft_w_p
   me->live = me->installed;
   memcpy(me->sets, me->new_sets, sizeof me->sets);
   me->live_sequence = p->sequence;
+  me->dirty = 0;
   drop_epoch(me, p->epoch);
-  ok(ctx, (const weft_w_go *)p);
+  ok(ctx, me, (const weft_w_go *)p);
 }
 
 /* What was staged beside the other set, unless that one ends.  true: there are both.  A
@@ -160,7 +164,8 @@ static bool install_sets(world_worker *me)
   return both;
 }
 
-static void on_session(weft_ctx *ctx, world_worker *me, const weft_msg *msg)
+static void on_session(weft_ctx *ctx, const world *w, world_worker *me,
+                       const weft_msg *msg)
 {
   const weft_w_go *q = (const weft_w_go *)msg;
   switch (msg->type) {
@@ -171,7 +176,7 @@ static void on_session(weft_ctx *ctx, world_worker *me, const weft_msg *msg)
     me->draft = ((const weft_w_start *)msg)->draft != 0;
     me->alone = ((const weft_w_start *)msg)->alone != 0;
     me->has_staged = true;
-    ok(ctx, q);
+    ok(ctx, me, q);
     break;
   case WEFT_MSG_W_ACCEPT: {
     const weft_w_accept *a = (const weft_w_accept *)msg;
@@ -183,13 +188,16 @@ static void on_session(weft_ctx *ctx, world_worker *me, const weft_msg *msg)
     if (a->what == WEFT_TRANSFER_UPDATE) {
       me->staged = mix(0xcbf29ce484222325u, a->info->data, a->info->len);
     }
-    ok(ctx, q);
+    ok(ctx, me, q);
     break;
   }
   case WEFT_MSG_W_GO:
     me->goes++;
     me->entered++;
-    ok(ctx, q);
+    if (w->inplace && ((const weft_w_go *)msg)->what == WEFT_TRANSFER_UPDATE) {
+      me->dirty = q->epoch;
+    }
+    ok(ctx, me, q);
     break;
   default: { /* W_FINISH */
     me->finishes++;
@@ -279,7 +287,7 @@ static void lend(weft_ctx *ctx, const sim_worker *s, world_worker *me,
     const weft_w_fetch *f = (const weft_w_fetch *)msg;
     me->live_sequence = f->sequence;
     me->live = f->digest_hi;
-    ok(ctx, q);
+    ok(ctx, me, q);
   } else if (me->cannot_lend) {
     refuse(ctx, q, WEFT_E_UNSUPPORTED, false, "GPU memory");
   } else if (me->live_sequence != ((const weft_w_lend *)msg)->sequence) {
@@ -327,14 +335,14 @@ static void serve(weft_ctx *ctx, sim_worker *s, const weft_msg *msg)
   if (msg->type == WEFT_MSG_W_ABORT) {
     me->aborts++;
     drop_epoch(me, q->epoch);
-    ok(ctx, q);
+    ok(ctx, me, q);
     return;
   }
   if (q->epoch != 0 && q->epoch <= me->ended_epoch) {
     refuse(ctx, q, WEFT_E_STALE, false, "that epoch has ended");
     return;
   }
-  on_session(ctx, me, msg);
+  on_session(ctx, s->w, me, msg);
 }
 
 static weft_err sim_worker_on(weft_ctx *ctx, void *self, const weft_msg *msg)
@@ -386,6 +394,7 @@ static weft_err sim_worker_init(weft_ctx *ctx, void *self, const void *args)
                         .lends = was.lends,
                         .fetches = was.fetches,
                         .cannot_lend = was.cannot_lend,
+                        .dirty = was.forgets_memory ? 0 : was.dirty,
                         .maps_fails = was.maps_fails };
   return WEFT_OK;
 }
@@ -632,7 +641,8 @@ static const weft_actor_class sim_client_class = { "sim_client", sizeof(sim_clie
 /* A read of rank's default now: would it be answered, and with what. */
 static bool serves(const world *w, const world_worker *o)
 {
-  return o->alive && o->live_sequence != 0 && weft_sim_now_ms(w->sim) < o->grant_until_ms;
+  return o->alive && o->live_sequence != 0 && o->dirty == 0 &&
+         weft_sim_now_ms(w->sim) < o->grant_until_ms;
 }
 
 static void on_visible(void *arg, const wefti_visible *v)
@@ -641,6 +651,12 @@ static void on_visible(void *arg, const wefti_visible *v)
   if (v->sequence != w->visible.sequence + 1) {
     world_break(w, "I4: %llu visible after %llu", (unsigned long long)v->sequence,
                 (unsigned long long)w->visible.sequence);
+  }
+  const bool label = v->weights_sequence == w->visible.weights_sequence;
+  for (uint32_t i = 0; label && i < w->ranks; i++) {
+    if (w->workers[i].dirty != 0 && strcmp(v->version, "default") != 0) {
+      world_break(w, "I3: '%s' names what rank %u is writing over", v->version, i);
+    }
   }
   w->visible = *v;
   (void)snprintf(w->visible_version, sizeof w->visible_version, "%s", v->version);
@@ -674,7 +690,7 @@ static void check_step(void *arg, const weft_msg *delivered)
 
 void world_start(world *w, const world_opts *opts)
 {
-  *w = (world){ .ranks = opts->ranks == 0 ? 2 : opts->ranks };
+  *w = (world){ .ranks = opts->ranks == 0 ? 2 : opts->ranks, .inplace = opts->inplace };
   const weft_sim_opts so = { .size = sizeof so,
                              .seed = opts->seed,
                              .catalogue = weft_messages(),
@@ -706,6 +722,7 @@ void world_start(world *w, const world_opts *opts)
                                  .pause_lease_ms = opts->pause_lease_ms,
                                  .lease_ms = opts->lease_ms,
                                  .draft = opts->draft,
+                                 .inplace = opts->inplace,
                                  .on_visible = on_visible,
                                  .on_visible_arg = w };
   if (err == WEFT_OK) {

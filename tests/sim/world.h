@@ -49,6 +49,8 @@ typedef struct world_worker { /* one rank; what its living incarnation holds */
   unsigned entered;        /* GOs taken since the last reset by a test */
   unsigned lends, fetches; /* asked for */
   bool cannot_lend;
+  uint64_t dirty;      /* epoch that wrote over live in place; 0 = none */
+  bool forgets_memory; /* a new life has no such mark, and nothing that it marks */
   world_fault fault;
 } world_worker;
 
@@ -75,6 +77,7 @@ typedef struct world {
   unsigned visible_count, commit_events;
   uint64_t last_event_sequence;
   uint64_t content_of_visible; /* what rank 0 held when it became visible */
+  bool inplace;
   bool shards; /* ranks hold different bytes by right: the digest is of them together */
   bool journal_fails_once, journal_slow;
   weft_journal_append record; /* the last commit's, its texts and sources unset */
@@ -97,6 +100,7 @@ typedef struct world_opts {
   bool require_pause;
   uint32_t pause_lease_ms;
   bool draft;
+  bool inplace;
 } world_opts;
 
 void world_start(world *w, const world_opts *opts);

@@ -64,7 +64,7 @@ MUTATIONS = [
     ("label-does-not-wait", "a label does not wait for the change under way", [
         (ENGINE + "dispatch.c",
          "  if (e->change.pending || s == WEFTI_FINISHING || s == WEFTI_PREPARED ||\n"
-         "      s == WEFTI_COMMITTING) {",
+         "      s == WEFTI_COMMITTING || engine_inplace_label_waits(e)) {",
          "  if (s == WEFTI_COMMITTING && e->waiting_count > 8) {")]),
     ("go-before-all-accepted", "GO is sent when all but one have accepted", [
         (ENGINE + "round.c",
@@ -120,6 +120,9 @@ MUTATIONS = [
          "void wefti_store_drop(weft_store *store, uint64_t epoch)\n{",
          "static void hold_locked(weft_store *store, unsigned held);\n"
          "void wefti_store_drop(weft_store *store, uint64_t epoch)\n{")]),
+    ("half-written-named", "a label is taken while bytes are written over in place", [
+        (ENGINE + "dispatch.c", "  } else if (engine_inplace_unfit(e, why, sizeof why)) {",
+         "  } else if (e->inplace.poisoned != 0 && engine_inplace_unfit(e, why, sizeof why)) {")]),
     ("poison-not-reported", "the engine does not hear from ABORT's answer that a rank is poisoned", [
         (ENGINE + "round.c", "  if (r->state == REPLY_OK && e->round.phase == PHASE_ABORT) {",
          "  if (r->state == REPLY_FAILED && e->round.phase == PHASE_ABORT) {")]),
