@@ -315,6 +315,7 @@ void engine_op_due(weft_ctx *ctx, engine *e, engine_call *call)
     engine_answer late = { .err = WEFT_E_TIMEOUT,
                            .outcome = WEFT_OUTCOME_NOT_COMMITTED,
                            .phase = engine_phase_name(PHASE_FINISH) };
+    engine_vote_late(ctx, e);
     if (call->ask.type != 0) { /* a coordinator says the rest */
       (void)snprintf(late.message, sizeof late.message,
                      "its vote could not be made durable in time: see to its state "

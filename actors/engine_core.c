@@ -61,6 +61,9 @@ static void on_timer(weft_ctx *ctx, engine *e, const weft_timer_msg *t)
   case TIMER_READS:
     engine_hold_due(ctx, e, t->id);
     break;
+  case TIMER_KEPT:
+    engine_vote_due(ctx, e, t->id);
+    break;
   case TIMER_DRAIN:
     engine_inplace_drain_due(ctx, e, t->id);
     break;

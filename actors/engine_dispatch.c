@@ -297,7 +297,8 @@ static bool must_settle_first(weft_ctx *ctx, const engine *e, const engine_call 
 
 void engine_dispatch(weft_ctx *ctx, engine *e, engine_call *call)
 {
-  if (journal_stuck(ctx, e, call) || engine_upstream_forbids(ctx, e, call)) {
+  if (journal_stuck(ctx, e, call) || engine_upstream_forbids(ctx, e, call) ||
+      engine_vote_forbids(ctx, e, call)) {
     return;
   }
   if (call->ask.type != 0) {

@@ -163,20 +163,22 @@ void engine_history_aborted(weft_ctx *ctx, engine *e, const char *operation,
                                .draft = e->session.which == SET_DRAFT,
                                .operation = operation,
                                .text = reason });
-  send_history(
-      ctx, e,
-      &(weft_journal_append){
-          .h.type = WEFT_MSG_JOURNAL_APPEND,
-          .kind = WEFT_RECORD_ABORTED,
-          .epoch = e->session.epoch,
-          .at_ms = at_ms,
-          .elapsed_ms = elapsed_ms,
-          .draft = e->session.which == SET_DRAFT,
-          .operation = { operation, (uint32_t)strlen(operation) },
-          .text = { reason, (uint32_t)strlen(reason) },
-          .fleet = { voted ? v->fleet : NULL, voted ? (uint32_t)strlen(v->fleet) : 0 },
-          .fleet_boot = voted ? v->boot : 0,
-          .fleet_epoch = voted ? v->epoch : 0 });
+  const weft_journal_append record = {
+    .h.type = WEFT_MSG_JOURNAL_APPEND,
+    .kind = WEFT_RECORD_ABORTED,
+    .epoch = e->session.epoch,
+    .at_ms = at_ms,
+    .elapsed_ms = elapsed_ms,
+    .draft = e->session.which == SET_DRAFT,
+    .operation = { operation, (uint32_t)strlen(operation) },
+    .text = { reason, (uint32_t)strlen(reason) },
+    .fleet = { voted ? v->fleet : NULL, voted ? (uint32_t)strlen(v->fleet) : 0 },
+    .fleet_boot = voted ? v->boot : 0,
+    .fleet_epoch = voted ? v->epoch : 0
+  };
+  if (!engine_vote_keeps(ctx, e, &record)) {
+    send_history(ctx, e, &record);
+  }
 }
 
 void engine_history_resolved(weft_ctx *ctx, engine *e, const char *reason)

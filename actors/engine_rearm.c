@@ -26,6 +26,7 @@ void engine_rearm(weft_ctx *ctx, engine *e)
   engine_members_rearm(ctx, e);
   rearm_change(ctx, e);
   engine_upstream_rearm(ctx, e);
+  engine_vote_rearm(ctx, e);
   engine_inplace_rearm(ctx, e);
   rearm_call(ctx, e->abort_call);
   for (engine_call *call = e->waiting; call != NULL; call = call->next) {

@@ -340,7 +340,8 @@ enum {
   TIMER_CUT,
   TIMER_DRAIN,
   TIMER_SETTLED,
-  TIMER_READS
+  TIMER_READS,
+  TIMER_KEPT
 };
 #define ENGINE_TAG(what, low) (((uint64_t)(what) << 32) | (uint32_t)(low))
 

@@ -460,4 +460,5 @@ void engine_upstream_frame(weft_ctx *ctx, engine *e, const weft_msg *msg)
 void engine_upstream_fini(engine *e)
 {
   engine_said_clear(&e->up.said);
+  engine_vote_fini(e);
 }

@@ -44,12 +44,22 @@ typedef enum engine_vote_state {
 typedef struct engine_vote {
   engine_vote_state state;
   uint64_t corr; /* question to the journal, 0 = none */
+  uint64_t asked_ms;
   char fleet[ENGINE_FLEET_MAX + 1];
   uint64_t boot, epoch;
   uint64_t digest_hi, digest_lo;
   char version[ENGINE_VERSION_MAX + 1]; /* that the set would get */
   bool declared;
 } engine_vote;
+
+/* The journal did not take a vote, or not in time: until it takes the end of that
+ * session, an update would move its bytes only to fail at its vote. */
+typedef struct engine_unwritten {
+  bool is;
+  weft_msg *record; /* of that end; asked for until it is durable */
+  uint64_t corr, timer;
+  char why[200];
+} engine_unwritten;
 
 /* A client's question about what is visible. */
 typedef struct engine_read {
@@ -86,6 +96,7 @@ typedef struct engine_upstream {
   engine_ask abort; /* who waits for its end */
   engine_said said;
   engine_vote vote;
+  engine_unwritten unwritten;
 
   /* In the coordinator's numbers: of what the ranks hold; of the change that is on its
    * way; what it said is visible. */
@@ -180,6 +191,17 @@ void engine_vote_commit(weft_ctx *ctx, struct engine *e, uint64_t sequence,
                         weft_str version, bool declared);
 void engine_vote_resolve(weft_ctx *ctx, struct engine *e, const engine_ask *ask,
                          const weft_w_resolve *m);
+/* The deadline has come while the vote is being written, if it is. */
+void engine_vote_late(weft_ctx *ctx, struct engine *e);
+/* record is about the end of a session.  true: it will be written; false: nobody waits
+ * for it. */
+bool engine_vote_keeps(weft_ctx *ctx, struct engine *e,
+                       const weft_journal_append *record);
+/* true after the refusal of a start whose vote could not be written. */
+bool engine_vote_forbids(weft_ctx *ctx, struct engine *e, struct engine_call *call);
+void engine_vote_due(weft_ctx *ctx, struct engine *e, uint64_t timer);
+void engine_vote_rearm(weft_ctx *ctx, struct engine *e);
+void engine_vote_fini(struct engine *e);
 void engine_resolve_begin(weft_ctx *ctx, struct engine *e,
                           struct engine_call *call); /* takes call */
 

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { LATE_MS = 1000 /* a vote that is not written by then is not soon */ };
+
 bool engine_vote_in_doubt(const engine_vote *v)
 {
   return v->state == VOTE_GIVEN || v->state == VOTE_LOST;
@@ -37,6 +39,110 @@ void engine_vote_init(engine *e, const weft_journal_record *r)
   }
 }
 
+/* ---- a journal that takes none */
+
+static void unwritten(weft_ctx *ctx, engine *e, const char *why)
+{
+  engine_unwritten *u = &e->up.unwritten;
+  if (!u->is) {
+    weft_log(ctx, WEFT_LOG_ERROR,
+             "the state directory takes no records: %s; no update is begun until it does",
+             why);
+  }
+  u->is = true;
+  (void)snprintf(u->why, sizeof u->why, "%s", why);
+}
+
+static void written(weft_ctx *ctx, engine *e)
+{
+  engine_unwritten *u = &e->up.unwritten;
+  weft_log(ctx, WEFT_LOG_INFO, "the state directory takes records again");
+  weft_timer_cancel(ctx, u->timer);
+  weft_msg_drop(weft_messages(), u->record);
+  *u = (engine_unwritten){ .is = false };
+}
+
+static void ask_again(weft_ctx *ctx, engine *e)
+{
+  engine_unwritten *u = &e->up.unwritten;
+  u->corr = weft_ask(ctx, e->args.journal, weft_msg_make(ctx, u->record), 0); /* a copy */
+}
+
+void engine_vote_late(weft_ctx *ctx, engine *e)
+{
+  if (e->up.vote.state == VOTE_ASKED && e->up.vote.corr != 0) {
+    unwritten(ctx, e, "the last vote is not written yet");
+  }
+}
+
+bool engine_vote_keeps(weft_ctx *ctx, engine *e, const weft_journal_append *record)
+{
+  engine_unwritten *u = &e->up.unwritten;
+  if (weft_now_ms(ctx) - e->up.vote.asked_ms >= LATE_MS) {
+    engine_vote_late(ctx, e);
+  }
+  if (!u->is || u->record != NULL) {
+    return false;
+  }
+  u->record = weft_msg_dup(weft_messages(), &record->h);
+  if (u->record == NULL) {
+    u->is = false; /* nothing would end it */
+    return false;
+  }
+  ask_again(ctx, e);
+  return true;
+}
+
+static void kept_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
+{
+  engine_unwritten *u = &e->up.unwritten;
+  const weft_journal_done *done = (const weft_journal_done *)msg;
+  u->corr = 0;
+  if (msg->type == WEFT_MSG_JOURNAL_DONE && done->err == WEFT_OK) {
+    written(ctx, e);
+    return;
+  }
+  if (msg->type == WEFT_MSG_JOURNAL_DONE) {
+    unwritten(ctx, e, done->text.p == NULL ? "" : done->text.p);
+  }
+  u->timer = weft_timer_start(ctx, ENGINE_RECORD_MS, ENGINE_TAG(TIMER_KEPT, 0));
+}
+
+void engine_vote_due(weft_ctx *ctx, engine *e, uint64_t timer)
+{
+  engine_unwritten *u = &e->up.unwritten;
+  if (u->is && u->timer == timer) {
+    u->timer = 0;
+    ask_again(ctx, e);
+  }
+}
+
+void engine_vote_rearm(weft_ctx *ctx, engine *e)
+{
+  engine_unwritten *u = &e->up.unwritten;
+  if (u->is && u->record != NULL && u->corr == 0 && u->timer == 0) {
+    u->timer = weft_timer_start(ctx, ENGINE_RECORD_MS, ENGINE_TAG(TIMER_KEPT, 0));
+  }
+}
+
+void engine_vote_fini(engine *e)
+{
+  weft_msg_drop(weft_messages(), e->up.unwritten.record);
+}
+
+bool engine_vote_forbids(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  const engine_unwritten *u = &e->up.unwritten;
+  if (!u->is || (call->kind != CALL_START && call->kind != CALL_START_DRAFT)) {
+    return false;
+  }
+  engine_answer_err(
+      ctx, e, call, WEFT_E_UNAVAIL,
+      "%sthe state directory takes no records: %s; see to it, then try again",
+      call->ask.type != 0 ? "" : "start_weight_update: ", u->why);
+  return true;
+}
+
 /* ---- giving it */
 
 void engine_vote_begin(weft_ctx *ctx, engine *e)
@@ -47,6 +153,7 @@ void engine_vote_begin(weft_ctx *ctx, engine *e)
   *v = (engine_vote){ .state = VOTE_ASKED,
                       .boot = up->coordinator.boot,
                       .epoch = up->epoch,
+                      .asked_ms = weft_now_ms(ctx),
                       .declared = call->has_version || e->visible.declared };
   engine_set_digest(e, true, &v->digest_hi, &v->digest_lo);
   (void)snprintf(v->fleet, sizeof v->fleet, "%s", up->fleet);
@@ -78,6 +185,7 @@ void engine_vote_begin(weft_ctx *ctx, engine *e)
 static void not_durable(weft_ctx *ctx, engine *e, const char *text)
 {
   engine_answer a = { .err = WEFT_E_UNAVAIL, .outcome = WEFT_OUTCOME_NOT_COMMITTED };
+  unwritten(ctx, e, text);
   (void)snprintf(a.message, sizeof a.message,
                  "the vote cannot be made durable: %.300s; see to the state directory, "
                  "then try again",
@@ -88,6 +196,10 @@ static void not_durable(weft_ctx *ctx, engine *e, const char *text)
 bool engine_vote_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
 {
   engine_vote *v = &e->up.vote;
+  if (msg->corr != 0 && msg->corr == e->up.unwritten.corr) {
+    kept_answer(ctx, e, msg);
+    return true;
+  }
   if (v->corr == 0 || msg->corr != v->corr) {
     return false;
   }

@@ -184,6 +184,15 @@ static weft_err on_commit(reading *rd, const weft_journal_record *record, bool *
   return WEFT_OK;
 }
 
+/* Written again after a failed sync. */
+static bool is_last_abort(const weft_journal *j, const weft_journal_record *record)
+{
+  const weft_journal_record *last =
+      j->history_count == 0 ? NULL : j->history[j->history_count - 1];
+  return last != NULL && last->kind == WEFT_JOURNAL_ABORTED && record->epoch != 0 &&
+         last->epoch == record->epoch && last->boot_id == record->boot_id;
+}
+
 static weft_err on_record(void *arg, const weft_journal_record *record)
 {
   reading *rd = arg;
@@ -199,6 +208,8 @@ static weft_err on_record(void *arg, const weft_journal_record *record)
     /* Written again as the beginning of a segment. */
     is_new = record->fleet_boot != j->vote->fleet_boot ||
              record->fleet_epoch != j->vote->fleet_epoch;
+  } else if (record->kind == WEFT_JOURNAL_ABORTED) {
+    is_new = !is_last_abort(j, record);
   }
   weft_journal_record *kept = NULL;
   if (err == WEFT_OK && is_new) {

@@ -348,6 +348,48 @@ static void a_vote_that_cannot_be_written_is_none(void **state)
   end(&w);
 }
 
+static unsigned ends_recorded(unsigned engine)
+{
+  const fleet_journal *j = &w.engines[engine].journal;
+  unsigned n = 0;
+  for (unsigned i = 0; i < j->count; i++) {
+    n += j->records[i].kind == WEFT_JOURNAL_ABORTED;
+  }
+  return n;
+}
+
+/* An update is not taken as far as its vote again where that could not be written. */
+static void no_update_is_begun_where_votes_cannot_be_written(void **state)
+{
+  (void)state;
+  begin(&w, &(fleet_opts){ .seed = 1 });
+  push(&w, "{\"a\":1}", "one");
+  for (unsigned hangs = 0; hangs < 2; hangs++) {
+    fleet_journal *j = &w.engines[1].journal;
+    expect(&w, fleet_begin(&w, C), WEFT_OK);
+    expect(&w, fleet_update(&w, C, "{\"a\":2}"), WEFT_OK);
+    j->hang = hangs != 0;
+    j->fails = hangs == 0;
+    expect(&w, fleet_finish(&w, C, "two"), hangs ? WEFT_E_TIMEOUT : WEFT_E_UNAVAIL);
+    fleet_run(&w, 3000);
+    for (unsigned again = 0; again < 2; again++) {
+      const fleet_answer *a = fleet_begin(&w, C);
+      expect(&w, a, WEFT_E_UNAVAIL);
+      expect_text(a, "on replica 1: the state directory takes no records: ");
+      expect_text(a, hangs ? "the last vote is not written yet" : "fsync failed");
+      fleet_run(&w, 100);
+    }
+    expect_fleet(&w, "one"); /* it serves, and is no worse for its readers */
+    const unsigned ends = ends_recorded(1);
+    j->fails = false;
+    fleet_release_journal(&w, 1);
+    fleet_run(&w, 300);
+    assert_int_equal(ends_recorded(1), hangs ? ends : ends + 1);
+    push(&w, "{\"a\":1}", "one");
+  }
+  end(&w);
+}
+
 static void a_record_of_the_coordinator_is_written_in_the_end(void **state)
 {
   (void)state;
@@ -419,6 +461,7 @@ int main(void)
     cmocka_unit_test(an_operator_decides_in_the_coordinators_place),
     cmocka_unit_test(a_replica_that_restarts_in_doubt_asks),
     cmocka_unit_test(a_vote_that_cannot_be_written_is_none),
+    cmocka_unit_test(no_update_is_begun_where_votes_cannot_be_written),
     cmocka_unit_test(a_record_of_the_coordinator_is_written_in_the_end),
     cmocka_unit_test(a_replica_whose_record_hangs_is_fenced_and_comes_back_with_it),
     cmocka_unit_test(the_coordinator_comes_back_to_what_all_have),

@@ -2,6 +2,7 @@
 what may not be written is named."""
 import os
 import pathlib
+import re
 
 from weft_fleet import Fleet
 from weft_scenario import (SANITIZED, Background, Daemon, check, folder, holds, main, model, same, skip, until,
@@ -83,6 +84,11 @@ def test_votes_that_do_not_become_durable():
             same((r.status, r.json["error"]["outcome"]), (500, "not_committed"), f"{r}")
             check(b"replica 0: its vote could not be made durable in time" in r.body, f"says what hangs, and whose: {r}")
             same([w.version() for w in f.all()], ["a"] * 3, "versions")
+            r = f.coordinator.post("/start_weight_update")
+            same(r.status, 503, f"no update is begun that could not end: {r}")
+            check(re.search(rb"replica [01]: the state directory takes no records: the last vote is not written yet",
+                            r.body), f"says why, and whose: {r}")
+            check(all(w.is_ready() for w in f.members), "they serve what they have")
             disk.file.unlink()
             f.push_again("b")
 

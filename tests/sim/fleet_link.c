@@ -67,6 +67,7 @@ static void journal_keep(fleet_engine *e, const weft_journal_append *m)
 static void journal_answer(weft_ctx *ctx, fleet_engine *e, weft_return to)
 {
   fleet_journal *j = &e->journal;
+  j->fail_once = j->fail_once || j->fails;
   const weft_journal_done done = { .h.type = WEFT_MSG_JOURNAL_DONE,
                                    .err = j->fail_once ? WEFT_E_SYS : WEFT_OK,
                                    .text = WEFT_STR("fsync failed") };
@@ -80,21 +81,31 @@ static void journal_answer(weft_ctx *ctx, fleet_engine *e, weft_return to)
   (void)weft_reply(ctx, to, weft_msg_make(ctx, &done.h));
 }
 
+static void journal_hold(fleet_engine *e, weft_return to)
+{
+  fleet_journal *j = &e->journal;
+  if (j->held_count == FLEET_HELD_MAX) {
+    fleet_break(e->w, "the test's journal holds too many questions");
+    return;
+  }
+  j->held[j->held_count++] = to;
+}
+
 static weft_err journal_on(weft_ctx *ctx, void *self, const weft_msg *msg)
 {
   fleet_engine *e = *(fleet_engine *const *)self;
   if (msg->type == WEFT_MSG_JOURNAL_APPEND) {
     journal_keep(e, (const weft_journal_append *)msg);
     if (msg->corr != 0 && e->journal.hang) {
-      e->journal.held = weft_return_of(msg);
+      journal_hold(e, weft_return_of(msg));
     } else if (msg->corr != 0) {
       journal_answer(ctx, e, weft_return_of(msg));
     }
   } else if (msg->type == WEFT_MSG_CLIENT_GONE) { /* the test lets go of it */
-    if (e->journal.held.corr != 0) {
-      journal_answer(ctx, e, e->journal.held);
-      e->journal.held = (weft_return){ 0 };
+    for (unsigned i = 0; i < e->journal.held_count; i++) {
+      journal_answer(ctx, e, e->journal.held[i]);
     }
+    e->journal.held_count = 0;
   }
   return WEFT_OK;
 }
@@ -122,7 +133,7 @@ void fleet_journal_crash(fleet_journal *j, bool all)
     }
   }
   j->count = kept;
-  j->held = (weft_return){ 0 };
+  j->held_count = 0;
 }
 
 /* ---- a link: questions go through, unless the test has other plans */

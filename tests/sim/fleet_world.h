@@ -21,6 +21,7 @@ enum {
   FLEET_RANKS_MAX = 2,
   FLEET_CLIENTS = 3,
   FLEET_RECORDS_MAX = 512,
+  FLEET_HELD_MAX = 64, /* of a journal that hangs */
   FLEET_CHANGES_MAX = 256,
   FLEET_SHOWN_MAX = 64,
   FLEET_STRAYS = 64
@@ -51,8 +52,10 @@ typedef struct fleet_journal {
   weft_journal_record records[FLEET_RECORDS_MAX]; /* strings owned */
   bool durable[FLEET_RECORDS_MAX];
   unsigned count;
-  weft_return held; /* a question that is not answered while hang */
+  weft_return held[FLEET_HELD_MAX]; /* questions that are not answered while hang */
+  unsigned held_count;
   bool hang, fail_once;
+  bool fails;     /* as fail_once, until it is over */
   unsigned lives; /* of its engine */
 } fleet_journal;
 
