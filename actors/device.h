@@ -74,8 +74,9 @@ struct wefti_device {
   atomic_bool cancel;
   /* Worker to whoever announces it: frames of an engine so far.  Relaxed: a number. */
   _Atomic uint64_t heard;
-  /* Device to worker, bytes of the transfer under way.  Relaxed: numbers for people. */
-  _Atomic uint64_t received, expected;
+  /* Device to worker, bytes of the transfer under way; then of those that are hashed for
+   * its end, or to have a last life's again.  Relaxed: numbers for people. */
+  atomic_uint_fast64_t received, expected;
   /* The device thread's: positions in name order of the last plan that had more than a
    * few tensors.  The next one is nearly always of the same names in the same order. */
   uint32_t *order; /* [order_count] */
@@ -173,6 +174,7 @@ struct wefti_late {
   weft_digest *digests; /* [count] */
   wefti_cell **cells;   /* [cell_count], of count */
   size_t cell_count;
+  uint64_t bytes; /* to hash */
 };
 /* NULL = out of memory. */
 wefti_late *wefti_late_make(size_t count);
@@ -222,6 +224,13 @@ weft_err wefti_session_sum(const wefti_device_session *s, const wefti_entry *ent
                            size_t count, const uint64_t whole[2],
                            wefti_device_result *out) WEFT_MUST_USE;
 
+/* What is received or hashed next is so many bytes, and none of them so far. */
+static inline void wefti_device_expect(wefti_device *device, uint64_t bytes)
+{
+  atomic_store_explicit(&device->received, 0, memory_order_relaxed);
+  atomic_store_explicit(&device->expected, bytes, memory_order_relaxed);
+}
+
 /* ---- staging in place (device_inplace.c) */
 /* Bytes that the plan needs beside those of live, the base of the store or NULL. */
 uint64_t wefti_inplace_needs(const wefti_device_session *s, const weft_snapshot *live);
@@ -242,7 +251,7 @@ weft_err wefti_inplace_verify(const wefti_device_session *s, weft_why *why) WEFT
 /* Hashes count host tensors, several at once, and compares each with its digest.  They
  * lie stride bytes apart.  *bad: the first that holds other bytes; count = none does.
  * Errors: NOMEM, CANCELLED. */
-weft_err wefti_device_rehash(const wefti_device *device, const weft_tensor *first,
+weft_err wefti_device_rehash(wefti_device *device, const weft_tensor *first,
                              size_t stride, size_t count, size_t *bad) WEFT_MUST_USE;
 
 /* ---- the plan's tensors in name order (device_order.c) */

@@ -105,7 +105,7 @@ void wefti_inplace_watch(wefti_device_session *s)
 
 weft_err wefti_inplace_verify(const wefti_device_session *s, weft_why *why)
 {
-  const wefti_device *device = s->device;
+  wefti_device *device = s->device;
   size_t bad = 0;
   if (weft_memory_device(device->memory) >= 0) {
     return WEFT_OK;

@@ -49,14 +49,25 @@ static void free_all(wefti_device_session *s)
   s->late_repeats = false;
 }
 
+static void on_hashed(void *arg, uint64_t bytes)
+{
+  wefti_device *device = arg;
+  atomic_store_explicit(&device->received, bytes, memory_order_relaxed);
+}
+
 weft_err wefti_late_settle(wefti_device_session *s, weft_why *why)
 {
   wefti_device *device = s->device;
+  uint64_t bytes = 0;
   if (!s->late) {
     return WEFT_OK;
   }
+  for (const wefti_late *late = s->late; late; late = late->next) {
+    bytes += late->bytes;
+  }
+  wefti_device_expect(device, bytes);
   const weft_err err =
-      device->transfer->settle(device->backend, &device->cancel, NULL, NULL, why);
+      device->transfer->settle(device->backend, &device->cancel, on_hashed, device, why);
   if (err != WEFT_OK) {
     return err;
   }

@@ -21,7 +21,7 @@ static weft_err check_order(const wefti_entry *entries, size_t count, weft_why *
 
 /* The last life may have been killed at anything, and the table is as old as the set:
  * the bytes themselves have to say that they are whole. */
-static weft_err check_bytes(const wefti_device *device, const wefti_entry *entries,
+static weft_err check_bytes(wefti_device *device, const wefti_entry *entries,
                             size_t count, weft_why *why)
 {
   size_t bad = 0;
@@ -31,6 +31,7 @@ static weft_err check_bytes(const wefti_device *device, const wefti_entry *entri
   }
   err = wefti_device_rehash(device, count > 0 ? &entries[0].t : NULL, sizeof entries[0],
                             count, &bad);
+  wefti_device_expect(device, 0);
   if (err == WEFT_E_NOMEM) {
     return weft_whyf(
         why, err, "out of memory for the digests of %zu tensors of the last life", count);

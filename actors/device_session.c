@@ -199,8 +199,7 @@ weft_err wefti_session_accept(wefti_device_session *s, const weft_buf *info,
   if (err != WEFT_OK) {
     return err;
   }
-  atomic_store_explicit(&device->received, 0, memory_order_relaxed);
-  atomic_store_explicit(&device->expected, s->plan->bytes, memory_order_relaxed);
+  wefti_device_expect(device, s->plan->bytes);
   err = check_plan(s, why);
   if (err == WEFT_OK) {
     err = make_room(s, why);
@@ -299,6 +298,7 @@ static void stage(wefti_device_session *s, wefti_late *late)
       weft_digest_store(late->digests[i], to->entry.t.digest);
     }
   }
+  late->bytes = s->plan->bytes;
   if (behind) {
     wefti_late_keep(s, late);
   } else {
@@ -378,8 +378,7 @@ void wefti_session_close(wefti_device_session *s)
   free(s->staged);
   weft_buf_unref(s->init);
   weft_buf_unref(s->version);
-  atomic_store_explicit(&s->device->received, 0, memory_order_relaxed);
-  atomic_store_explicit(&s->device->expected, 0, memory_order_relaxed);
+  wefti_device_expect(s->device, 0);
   *s = (wefti_device_session){ .device = s->device };
 }
 

@@ -419,15 +419,33 @@ static void add_rank(const engine *e, char *list, size_t cap, uint32_t rank)
                  engine_unit(e), rank);
 }
 
+/* What a rank that is late was at, as far as its last heartbeat says. */
+static void doing(weft_ctx *ctx, const engine *e, const engine_member *m, char *out,
+                  size_t cap)
+{
+  const weft_w_state *r = &m->reported;
+  const bool hashes = r->phase == WEFT_WORKER_FINISHING && r->expected > 0;
+  const bool counts = hashes || e->round.phase == PHASE_GO;
+  char bytes[96] = "";
+  if (counts) {
+    (void)snprintf(bytes, sizeof bytes, " and had %s %" PRIu64 " of %" PRIu64 " bytes",
+                   hashes ? "hashed" : "received", r->received, r->expected);
+  }
+  (void)snprintf(out, cap, "heard %.1f s ago, was %s%s",
+                 (double)(weft_now_ms(ctx) - m->stamp_at_ms) / 1000.0,
+                 weft_worker_phase_name(r->phase), bytes);
+}
+
 /* What is known of a rank that did not come to an end: the answer has room for one. */
 static void log_late(weft_ctx *ctx, const engine *e, uint32_t rank)
 {
   const weft_w_state *r = &e->members[rank].reported;
   weft_log(ctx, WEFT_LOG_WARN,
-           "late in %s %s=%" PRIu32 " received=%" PRIu64 " expected=%" PRIu64
+           "late in %s %s=%" PRIu32 " phase=%s received=%" PRIu64 " expected=%" PRIu64
            " after_ms=%" PRIu64,
-           engine_phase_name(e->round.phase), engine_unit(e), rank, r->received,
-           r->expected, weft_now_ms(ctx) - e->round.began_ms);
+           engine_phase_name(e->round.phase), engine_unit(e), rank,
+           weft_worker_phase_name(r->phase), r->received, r->expected,
+           weft_now_ms(ctx) - e->round.began_ms);
 }
 
 void engine_round_blame(weft_ctx *ctx, const engine *e, engine_answer *a, char *culprits,
@@ -464,12 +482,12 @@ void engine_round_blame(weft_ctx *ctx, const engine *e, engine_answer *a, char *
   (void)snprintf(a->message + at, sizeof a->message - at, "%s %" PRIu32 ": %s",
                  engine_unit(e), first_rank, text);
   if (a->err == WEFT_E_TIMEOUT) {
+    char at_work[128];
     const size_t end = strlen(a->message);
+    doing(ctx, e, m, at_work, sizeof at_work);
     (void)snprintf(a->message + end, sizeof a->message - end,
-                   " (late: %.120s; %s %" PRIu32 " had received %" PRIu64 " of %" PRIu64
-                   " bytes after %.1f s)",
-                   culprits, engine_unit(e), first_rank, m->reported.received,
-                   m->reported.expected,
+                   " (late: %.120s; %s %" PRIu32 ", %s, after %.1f s)", culprits,
+                   engine_unit(e), first_rank, at_work,
                    (double)(weft_now_ms(ctx) - e->round.began_ms) / 1000.0);
   }
 }

@@ -17,6 +17,7 @@ typedef struct pieces_job {
   const weft_piece *pieces;
   size_t count;
   const atomic_bool *cancel;
+  atomic_uint_fast64_t *done;
   weft_digest *out;
   _Atomic size_t next; /* relaxed: who takes a piece is all it says */
 } pieces_job;
@@ -36,11 +37,14 @@ static void hash_some(pieces_job *j, weft_hasher *h)
     weft_hasher_reset(h);
     for (uint64_t at = 0; at < j->pieces[i].bytes; at += PART_BYTES) {
       const uint64_t left = j->pieces[i].bytes - at;
+      const size_t part = left < PART_BYTES ? (size_t)left : PART_BYTES;
       if (cancelled(j)) {
         return;
       }
-      weft_hasher_update(h, (const uint8_t *)j->pieces[i].data + at,
-                         left < PART_BYTES ? (size_t)left : PART_BYTES);
+      weft_hasher_update(h, (const uint8_t *)j->pieces[i].data + at, part);
+      if (j->done != NULL) {
+        atomic_fetch_add_explicit(j->done, part, memory_order_relaxed);
+      }
     }
     j->out[i] = weft_hasher_value(h);
   }
@@ -71,9 +75,12 @@ static unsigned helpers_for(const pieces_job *j, unsigned threads)
 }
 
 weft_err weft_digest_pieces(const weft_piece *pieces, size_t count, unsigned threads,
-                            const atomic_bool *cancel, weft_digest *out)
+                            const atomic_bool *cancel, atomic_uint_fast64_t *done,
+                            weft_digest *out)
 {
-  pieces_job j = { .pieces = pieces, .count = count, .cancel = cancel, .out = out };
+  pieces_job j = {
+    .pieces = pieces, .count = count, .cancel = cancel, .done = done, .out = out
+  };
   pthread_t ids[THREADS_MAX];
   sigset_t all, before;
   weft_hasher *h = weft_hasher_create();

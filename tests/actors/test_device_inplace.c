@@ -115,6 +115,16 @@ static void addresses_stay_and_nothing_is_allocated(void **state)
   end(f);
 }
 
+/* What finish has hashed once more is all that came, whatever came last. */
+static void on_install(void *arg, uint64_t epoch, const weft_snapshot *snapshot)
+{
+  const fixture *f = arg;
+  (void)snapshot;
+  assert_int_equal(epoch, f->epoch);
+  assert_int_equal(atomic_load(&f->w->device->received), 600000);
+  assert_int_equal(atomic_load(&f->w->device->expected), 600000);
+}
+
 static void readers_are_refused_from_start_to_publish(void **state)
 {
   (void)state;
@@ -129,7 +139,12 @@ static void readers_are_refused_from_start_to_publish(void **state)
   assert_int_equal(beat(f, 0)->poisoned, f->epoch); /* written over, not poisoned yet */
   assert_int_equal(beat(f, 0)->phase, WEFT_WORKER_OPEN);
   assert_int_equal(beat(f, 0)->weights_sequence, 0);
+  update(f, pair_new, 1);
+  assert_int_equal(beat(f, 0)->expected, 300000);
+  f->w->device->on_install = on_install;
+  f->w->device->on_install_arg = f;
   world_as(finish(f, false), w_finished, W_FINISHED);
+  f->w->device->on_install = NULL;
   assert_err(weft_store_pin(f->w->device->store, 0, &s), WEFT_E_UNAVAIL);
   publish(f);
   assert_err(weft_store_pin(f->w->device->store, 1, &s), WEFT_E_GONE);

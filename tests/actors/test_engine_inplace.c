@@ -208,6 +208,37 @@ static void a_rank_without_memory_is_not_called_poisoned(void **state)
   end();
 }
 
+/* It reads what came once more, which can be most of a finish. */
+static void a_late_finish_says_what_it_was_at(void **state)
+{
+  (void)state;
+  begin(1);
+  push("{\"a\":1}", "one");
+  expect(world_begin(&w, 0), WEFT_OK, "");
+  w.workers[1].fault = (world_fault){ WEFT_MSG_W_GO, FAULT_MUTE, 0, true };
+  w.workers[1].phase = WEFT_WORKER_RECEIVING;
+  w.workers[1].received = 2;
+  w.workers[1].expected = 8;
+  expect(world_update(&w, 0, "{}", 2000), WEFT_E_TIMEOUT,
+         "was receiving and had received 2 of 8 bytes, after 2.0 s");
+  world_run(&w, 1000);
+  expect(world_begin(&w, 0), WEFT_OK, "");
+  expect(world_update(&w, 0, "{}", 0), WEFT_OK, "");
+  w.workers[1].fault = (world_fault){ WEFT_MSG_W_FINISH, FAULT_MUTE, 0, true };
+  w.workers[1].phase = WEFT_WORKER_FINISHING;
+  w.workers[1].received = 3;
+  expect(world_finish(&w, 0, "two", 12000), WEFT_E_TIMEOUT,
+         "was finishing and had hashed 3 of 8 bytes, after 7.0 s");
+  world_run(&w, 1000);
+  w.workers[1].received = w.workers[1].expected = 0;
+  expect(world_begin(&w, 0), WEFT_OK, "");
+  expect(world_update(&w, 0, "{}", 0), WEFT_OK, "");
+  w.workers[1].fault = (world_fault){ WEFT_MSG_W_FINISH, FAULT_MUTE, 0, true };
+  expect(world_finish(&w, 0, "two", 12000), WEFT_E_TIMEOUT, "was finishing, after 7.0 s");
+  assert_null(strstr(w.answers[0].message, "0 of 0"));
+  end();
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -216,6 +247,7 @@ int main(void)
     cmocka_unit_test(an_update_waits_for_a_label_on_its_way),
     cmocka_unit_test(a_label_whose_weights_turn_out_poisoned_names_nothing),
     cmocka_unit_test(a_rank_without_memory_is_not_called_poisoned),
+    cmocka_unit_test(a_late_finish_says_what_it_was_at),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,7 +96,9 @@ static void state(weft_ctx *ctx, world_worker *me, const weft_w_go *q)
                     &(weft_w_state){ .h.type = WEFT_MSG_W_STATE,
                                      ENV_OF(q),
                                      .phase = me->maps_until_ms != 0 ? WEFT_WORKER_MAPPING
-                                                                     : WEFT_WORKER_IDLE,
+                                                                     : me->phase,
+                                     .received = me->received,
+                                     .expected = me->expected,
                                      .weights_sequence = whole ? me->live_sequence : 0,
                                      .digest_hi = whole ? me->live : 0,
                                      .digest_lo = whole ? me->live : 0,

@@ -49,6 +49,8 @@ typedef struct world_worker { /* one rank; what its living incarnation holds */
   unsigned entered;        /* GOs taken since the last reset by a test */
   unsigned lends, fetches; /* asked for */
   bool cannot_lend;
+  uint32_t phase; /* as heartbeats say, with … */
+  uint64_t received, expected;
   uint64_t dirty;      /* epoch that wrote over live in place; 0 = none */
   bool forgets_memory; /* a new life has no such mark, and nothing that it marks */
   world_fault fault;

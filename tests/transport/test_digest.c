@@ -114,6 +114,7 @@ static void pieces_are_hashed_at_once(void **state)
   weft_piece pieces[PIECES];
   weft_digest got[PIECES];
   size_t at = 0;
+  uint64_t total = 0;
   assert_non_null(bytes);
   for (size_t i = 0; i < BYTES; i += 512) { /* no two are alike */
     memset(bytes + i, (int)(i >> 9), 512);
@@ -129,19 +130,24 @@ static void pieces_are_hashed_at_once(void **state)
   }
   assert_true(at <= BYTES);
   pieces[PIECES - 1] = (weft_piece){ bytes, BYTES };
+  for (size_t i = 0; i < PIECES; i++) {
+    total += pieces[i].bytes;
+  }
   for (unsigned threads = 0; threads <= 5; threads++) {
+    atomic_uint_fast64_t done = 7; /* what is there is added to */
     memset(got, 0, sizeof got);
-    assert_ok(weft_digest_pieces(pieces, PIECES, threads, NULL, got));
+    assert_ok(weft_digest_pieces(pieces, PIECES, threads, NULL, &done, got));
+    assert_int_equal(atomic_load(&done), 7 + total);
     for (size_t i = 0; i < PIECES; i++) {
       assert_true(weft_digest_equal(
           got[i], weft_digest_of(pieces[i].data, (size_t)pieces[i].bytes)));
     }
   }
   atomic_bool cancel = false;
-  assert_ok(weft_digest_pieces(pieces, 0, 4, &cancel, NULL));
-  assert_ok(weft_digest_pieces(pieces, 1, 4, &cancel, got));
+  assert_ok(weft_digest_pieces(pieces, 0, 4, &cancel, NULL, NULL));
+  assert_ok(weft_digest_pieces(pieces, 1, 4, &cancel, NULL, got));
   atomic_store(&cancel, true);
-  assert_err(weft_digest_pieces(pieces, PIECES, 4, &cancel, got), WEFT_E_CANCELLED);
+  assert_err(weft_digest_pieces(pieces, PIECES, 4, &cancel, NULL, got), WEFT_E_CANCELLED);
   free(bytes);
 }
 

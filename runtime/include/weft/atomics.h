@@ -6,6 +6,7 @@
 #ifdef __cplusplus
 #include <atomic>
 using std::atomic_bool;
+using std::atomic_uint_fast64_t;
 #else
 #include <stdatomic.h>
 #endif

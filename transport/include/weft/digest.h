@@ -36,15 +36,17 @@ WEFT_API weft_digest weft_hasher_value(const weft_hasher *h);
 WEFT_API weft_digest weft_digest_of(const void *data, size_t len);
 
 /* Digests of pieces of memory, several at once: of large ones up to threads at a time,
- * the calling thread among them (0 = 1).  cancel (may be NULL) is read, relaxed, every
- * few MiB.  Errors: CANCELLED, NOMEM. */
+ * the calling thread among them (0 = 1).  Every few MiB cancel (may be NULL) is read and
+ * the bytes hashed are added to done (may be NULL), both relaxed.  Errors: CANCELLED,
+ * NOMEM. */
 typedef struct weft_piece {
   const void *data; /* [bytes] */
   uint64_t bytes;
 } weft_piece;
 WEFT_API weft_err weft_digest_pieces(const weft_piece *pieces, size_t count,
                                      unsigned threads, const atomic_bool *cancel,
-                                     weft_digest *out) WEFT_MUST_USE;
+                                     atomic_uint_fast64_t *done, weft_digest *out)
+    WEFT_MUST_USE;
 
 /* Digest of a set: weft_hasher_reset, then one call per tensor in byte order of the names
  * (no two equal), then weft_hasher_value.  What is hashed for each tensor, little-endian:
