@@ -225,6 +225,17 @@ uint64_t engine_inplace_resume(const engine *e); /* of a heartbeat */
 /* "weights and version are unchanged", or what is true in place. */
 const char *engine_unchanged(const engine *e);
 
+/* ---- engine_ended.c */
+/* false: no session of any engine. */
+bool engine_session_parse(weft_str id, uint64_t *boot, uint64_t *epoch);
+/* Fills session_epoch from the call's Weft-Session.  false after the refusal: it is
+ * nobody's, or of a life before this one. */
+bool engine_session_is_known(weft_ctx *ctx, engine *e, engine_call *call, weft_str id);
+/* " (session … was aborted: …)" for a caller that comes back to a session that is no
+ * more: the one that it names, else the newest.  "" when nothing is known. */
+const char *engine_session_fate(const engine *e, const engine_call *call, char *out,
+                                size_t cap);
+
 /* ---- engine_status.c */
 weft_buf *engine_status_json(weft_ctx *ctx, const engine *e); /* NULL = out of memory */
 const char *engine_member_state_name(engine_member_state state);
@@ -234,7 +245,6 @@ const char *engine_member_shown(const engine *e, const engine_member *m);
 void engine_session_id(const engine *e, uint64_t epoch, char *out, size_t cap);
 /* … of any life, also of a coordinator's. */
 void engine_session_of(uint64_t boot, uint64_t epoch, char *out, size_t cap);
-uint64_t engine_session_epoch(const engine *e, weft_str id); /* 0 = not one of ours */
 
 void engine_jw_hex64(weft_json_writer *w, const char *key, uint64_t v);
 /* null as long as there are no weights (sequence 0). */
@@ -273,6 +283,9 @@ void engine_history_resolved(weft_ctx *ctx, engine *e, const char *reason);
  * than what is kept. */
 const struct weft_journal_record *engine_history_find(const engine *e, uint64_t boot,
                                                       uint64_t epoch, bool *reaches);
+/* How that session ended; boot 0: the newest that did.  NULL = not known. */
+const struct weft_journal_record *engine_history_ended(const engine *e, uint64_t boot,
+                                                       uint64_t epoch);
 weft_buf *engine_history_json(const engine *e, uint64_t limit);
 bool engine_history_limit(weft_str arg, uint64_t *out); /* false: no such number */
 /* What the session loads from, call by call. */

@@ -457,15 +457,8 @@ engine_call *engine_call_open(weft_ctx *ctx, engine *e, const weft_msg *msg)
   const uint32_t patience =
       head.timeout_ms != 0 ? head.timeout_ms : engine_call_patience(e, call->kind);
   call->due_ms = call->started_ms + patience;
-  if (head.session.len > 0) {
-    call->session_epoch = engine_session_epoch(e, head.session);
-    if (call->session_epoch == 0) {
-      engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
-                        "%s: Weft-Session '%.*s' is over; start a new weight update",
-                        engine_call_name(call->kind), (int)head.session.len,
-                        head.session.p);
-      return NULL;
-    }
+  if (head.session.len > 0 && !engine_session_is_known(ctx, e, call, head.session)) {
+    return NULL;
   }
   if (head.idem_key.len > 0 &&
       !engine_idem_admit(ctx, e, call, head.idem_key, head.body_hash)) {

@@ -21,22 +21,6 @@ static const char *holder(weft_ctx *ctx, const engine *e, char *out, size_t cap)
   return out;
 }
 
-/* " (session … was aborted: …)" for callers that come back to a session that is no more:
- * the one that they name, else the last one. */
-static const char *epitaph(const engine *e, const engine_call *call, char *out,
-                           size_t cap)
-{
-  const uint64_t epoch =
-      call->session_epoch != 0 ? call->session_epoch : e->session.epoch;
-  out[0] = '\0';
-  if (e->last_abort_epoch != 0 && e->last_abort_epoch == epoch) {
-    char id[64];
-    engine_session_id(e, e->last_abort_epoch, id, sizeof id);
-    (void)snprintf(out, cap, " (session %s was aborted: %.300s)", id, e->last_abort);
-  }
-  return out;
-}
-
 static bool expected_fails(weft_ctx *ctx, engine *e, engine_call *call)
 {
   if (!call->has_expected || strcmp(call->expected, e->visible.version) == 0) {
@@ -77,7 +61,8 @@ static bool is_too_late(weft_ctx *ctx, engine *e, engine_call *call)
   engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
                     "%s: that Weft-Session is over; leave the header out or start a new "
                     "weight update%s",
-                    engine_call_name(call->kind), epitaph(e, call, why, sizeof why));
+                    engine_call_name(call->kind),
+                    engine_session_fate(e, call, why, sizeof why));
   return true;
 }
 
@@ -109,12 +94,16 @@ static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
     return;
   }
   /* Takeover: a trainer that was killed comes back, and stock trainers cannot abort. */
+  char why[128];
+  (void)snprintf(why, sizeof why,
+                 "taken over by a new init_weight_transfer_engine of connection %" PRIu64,
+                 call->caller);
   if (e->call != NULL) {
-    engine_fail_running(ctx, e, "taken over by a new init_weight_transfer_engine");
+    engine_fail_running(ctx, e, why);
   }
   engine_wait_for_turn(ctx, e, call);
   e->ended_by = engine_call_name(CALL_INIT);
-  engine_abort_begin(ctx, e, NULL, "taken over by a new init_weight_transfer_engine");
+  engine_abort_begin(ctx, e, NULL, why);
 }
 
 static void dispatch_shutdown(weft_ctx *ctx, engine *e, engine_call *call)
@@ -190,7 +179,8 @@ static bool needs_open(weft_ctx *ctx, engine *e, engine_call *call, const char *
     if (call->session_epoch != 0 && call->session_epoch != e->session.epoch) {
       engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
                         "%s: that Weft-Session is over%s, another one is open%s",
-                        engine_call_name(call->kind), epitaph(e, call, why, sizeof why),
+                        engine_call_name(call->kind),
+                        engine_session_fate(e, call, why, sizeof why),
                         holder(ctx, e, text, sizeof text));
       return false;
     }
@@ -204,7 +194,7 @@ static bool needs_open(weft_ctx *ctx, engine *e, engine_call *call, const char *
                       engine_call_name(call->kind), holder(ctx, e, text, sizeof text));
   } else {
     engine_answer_err(ctx, e, call, WEFT_E_STATE, "%s%s", not_open,
-                      epitaph(e, call, text, sizeof text));
+                      engine_session_fate(e, call, text, sizeof text));
   }
   return false;
 }

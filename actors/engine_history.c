@@ -224,6 +224,20 @@ const weft_journal_record *engine_history_find(const engine *e, uint64_t boot,
   return NULL;
 }
 
+const weft_journal_record *engine_history_ended(const engine *e, uint64_t boot,
+                                                uint64_t epoch)
+{
+  const struct engine_history *h = e->history;
+  for (size_t i = 1; i <= h->count; i++) {
+    const weft_journal_record *r =
+        h->entries[(h->next + ENGINE_HISTORY_KEPT - i) % ENGINE_HISTORY_KEPT];
+    if (r->epoch != 0 && (boot == 0 || (r->boot_id == boot && r->epoch == epoch))) {
+      return r;
+    }
+  }
+  return NULL;
+}
+
 /* ---- as JSON */
 
 static void write_entry(weft_json_writer *w, const weft_journal_record *r)

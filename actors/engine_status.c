@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -25,21 +24,6 @@ void engine_session_of(uint64_t boot, uint64_t epoch, char *out, size_t cap)
 void engine_session_id(const engine *e, uint64_t epoch, char *out, size_t cap)
 {
   engine_session_of(e->args.boot_id, epoch, out, cap);
-}
-
-uint64_t engine_session_epoch(const engine *e, weft_str id)
-{
-  char text[64];
-  char *end = NULL;
-  if (id.len >= sizeof text || id.len < 18) {
-    return 0;
-  }
-  memcpy(text, id.p, id.len);
-  text[id.len] = '\0';
-  const uint64_t epoch = strtoull(text + 17, &end, 10);
-  char exact[64];
-  engine_session_id(e, epoch, exact, sizeof exact);
-  return strcmp(exact, text) == 0 ? epoch : 0;
 }
 
 /* ---- pieces */

@@ -273,9 +273,89 @@ static void without_files_a_push_is_needed(void **state)
   stop();
 }
 
+/* ---- sessions that are over */
+
+static void says(const world_answer *a, const char *text)
+{
+  if (a->err != WEFT_E_STATE) { /* 409, both */
+    expect(a, WEFT_E_CONFLICT);
+  }
+  if (strstr(a->message, text) == NULL) {
+    fail_msg("'%s' is not in '%s'", text, a->message);
+  }
+}
+
+static const world_answer *finish_of(const char *session)
+{
+  const weft_client_finish m = { .h.type = WEFT_MSG_CLIENT_FINISH,
+                                 .session = { session, (uint32_t)strlen(session) } };
+  return world_call(&w, 0, &m.h, 10000);
+}
+
+static void who_lost_a_session_hears_to_whom(void **state)
+{
+  (void)state;
+  char lost[80];
+  char want[200];
+  start();
+  expect(world_begin(&w, 0), WEFT_OK);
+  (void)snprintf(lost, sizeof lost, "%s", w.answers[0].session);
+  expect(world_init(&w, 1), WEFT_OK);
+  (void)snprintf(want, sizeof want,
+                 "(session %s was aborted: taken over by a new "
+                 "init_weight_transfer_engine of connection 101)",
+                 lost);
+  says(world_update(&w, 0, "{}", 0), want);
+  says(finish_of(lost), want);
+  expect(world_begin(&w, 1), WEFT_OK); /* the other one goes on */
+  says(finish_of(lost), want);
+  expect(world_update(&w, 1, "{}", 0), WEFT_OK);
+  expect(world_finish(&w, 1, "two", 0), WEFT_OK);
+  says(finish_of(lost), want);
+  says(finish_of("not-mine"), "none that this engine has given");
+  stop();
+}
+
+static void who_comes_back_after_a_restart_hears_of_it(void **state)
+{
+  (void)state;
+  static const weft_journal_record before[] = {
+    { .kind = WEFT_JOURNAL_WEIGHTS,
+      .boot_id = 0xdead,
+      .epoch = 4,
+      .sequence = 1,
+      .weights_sequence = 1,
+      .version = "one",
+      .operation = "finish_weight_update",
+      .text = "" },
+    { .kind = WEFT_JOURNAL_ABORTED,
+      .boot_id = 0xdead,
+      .epoch = 5,
+      .version = "",
+      .operation = "",
+      .text = "engine restarted" },
+  };
+  static const weft_journal_record *const list[] = { &before[0], &before[1] };
+  world_start(&w,
+              &(world_opts){
+                  .seed = 3, .with_journal = true, .history = list, .history_count = 2 });
+  says(finish_of("000000000000dead-5"), "the engine restarted 3.");
+  says(finish_of("000000000000dead-5"),
+       "(session 000000000000dead-5 was aborted: engine restarted); start a new");
+  says(finish_of("000000000000dead-4"),
+       "(session 000000000000dead-4 was committed as change 1); start a new");
+  says(finish_of("000000000000dead-3"), "the engine restarted"); /* not kept */
+  says(finish_of("000000000000dead-0"), "none that this engine has given");
+  says(finish_of("000000000000DEAD-5"), "none that this engine has given");
+  says(world_update(&w, 0, "{}", 0), "000000000000dead-5 was aborted: engine restarted");
+  stop();
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+    cmocka_unit_test(who_lost_a_session_hears_to_whom),
+    cmocka_unit_test(who_comes_back_after_a_restart_hears_of_it),
     cmocka_unit_test(changes_and_aborts_newest_first),
     cmocka_unit_test(a_finish_commits_the_digest_it_asks_for_and_no_other),
     cmocka_unit_test(the_last_commit_is_pushed_again),

@@ -65,7 +65,7 @@ def test_numbers_go_on_after_kill_9():
             log = newest_segment(state)
             until(lambda: b"changed my mind" in log.read_bytes(), "the abort is written", 10)
             size = log.stat().st_size
-            w.ok("/start_weight_update")  # and its end is not recorded
+            lost = w.ok("/start_weight_update").headers["weft-session"]  # and its end is not recorded
             until(lambda: log.stat().st_size > size, "the start is written", 10)
             crash(w)
         with Daemon("--state-dir", state) as w:
@@ -78,7 +78,11 @@ def test_numbers_go_on_after_kill_9():
             same(after[1:], before, "history is kept")
             same((after[0]["kind"], after[0]["reason"]), ("aborted", "engine restarted"),
                  "a session whose end is not recorded")
-            check(after[0]["session"].startswith(first["boot_id"]), "it was the first life's")
+            same(after[0]["session"], lost, "it was the first life's")
+            for headers in ({"Weft-Session": lost}, {}):
+                r = w.post("/finish_weight_update", headers=headers)
+                same(r.status, 409, "its trainer goes on")
+                check(f"(session {lost} was aborted: engine restarted)" in r.body.decode(), r.body)
             w.push(a, "step-4")
             same(w.status()["sequence"], 4, "numbers go on")
             same(versions(w, 1)[0]["sequence"], 4, "in the history, too")

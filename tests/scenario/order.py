@@ -79,7 +79,8 @@ def test_init_takes_over_what_was_left_open():
         left = w.ok("/start_weight_update").headers["weft-session"]
         w.ok("/update_weights", w.file_source(b))
         w.ok("/init_weight_transfer_engine", {"init_info": {}})
-        why = f"(session {left} was aborted: taken over by a new init_weight_transfer_engine)"
+        why = f"(session {left} was aborted: taken over by a new init_weight_transfer_engine of connection "
+        refused(w.post("/update_weights", w.file_source(b)), 409, "who does not say which session", why)
         refused(w.post("/finish_weight_update", headers={"Weft-Session": left}), 409,
                 "finish of the session that was taken over", why)
         w.ok("/start_weight_update")

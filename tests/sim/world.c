@@ -725,6 +725,8 @@ void world_start(world *w, const world_opts *opts)
                                  .lease_ms = opts->lease_ms,
                                  .draft = opts->draft,
                                  .inplace = opts->inplace,
+                                 .history = opts->history,
+                                 .history_count = opts->history_count,
                                  .on_visible = on_visible,
                                  .on_visible_arg = w };
   if (err == WEFT_OK) {

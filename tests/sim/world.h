@@ -5,6 +5,7 @@
 #define WEFT_TESTS_SIM_WORLD_H
 
 #include "engine_core.h"
+#include "weft/journal.h"
 #include "weft/messages.h"
 #include "weft/sim.h"
 
@@ -103,6 +104,8 @@ typedef struct world_opts {
   uint32_t pause_lease_ms;
   bool draft;
   bool inplace;
+  const weft_journal_record *const *history; /* of earlier lives, oldest first */
+  size_t history_count;
 } world_opts;
 
 void world_start(world *w, const world_opts *opts);
