@@ -10,7 +10,8 @@
  *   engine_update.c   the walk: init, start, update, finish; abort
  *   engine_commit.c   … decide → record → publish → visible
  *   engine_round.c    one message to every rank, gathered under a deadline
- *   engine_members.c  who is in, heartbeats, grants, fencing
+ *   engine_members.c  who is in, adoption, fencing
+ *   engine_beat.c     heartbeats and grants
  *   engine_status.c   the status as JSON
  *   engine_event.c    what the publisher is told
  *   engine_query.c    questions of clients
@@ -171,10 +172,6 @@ const char *engine_phase_name(engine_phase phase);
 weft_err engine_members_init(weft_ctx *ctx, engine *e) WEFT_MUST_USE;
 void engine_on_member_up(weft_ctx *ctx, engine *e, const weft_member_up *up);
 void engine_on_member_down(weft_ctx *ctx, engine *e, const weft_member_down *down);
-void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank);
-/* Everybody at once; a replica that is just being asked, right after. */
-void engine_beat_all(weft_ctx *ctx, engine *e);
-bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg);
 void engine_fence(weft_ctx *ctx, engine *e, uint32_t rank, const char *why);
 void engine_fence_due(weft_ctx *ctx, engine *e, uint32_t rank, uint64_t timer);
 void engine_admit_arrivals(weft_ctx *ctx, engine *e); /* what kept them out has ended */
@@ -182,10 +179,19 @@ void engine_member_published(engine *e, uint32_t rank);
 /* Starts again what timers found no memory, and tells a rank of another dp_index. */
 void engine_members_rearm(weft_ctx *ctx, engine *e);
 bool engine_member_usable(const engine_member *m); /* can be asked something */
+/* Its heartbeat was answered, or its adoption; m->reported says what with. */
+void engine_member_heard(weft_ctx *ctx, engine *e, engine_member *m,
+                         uint32_t phase_before);
 /* Tells m, or anew, who we are.  Returns the question's number. */
 uint64_t engine_member_adopt(weft_ctx *ctx, engine *e, engine_member *m);
 /* false and the reason when not all ranks are in and have what is visible. */
 bool engine_ready(weft_ctx *ctx, const engine *e, char *reason, size_t cap);
+
+/* ---- engine_beat.c */
+void engine_beat(weft_ctx *ctx, engine *e, uint32_t rank);
+/* Everybody at once; a replica that is just being asked, right after. */
+void engine_beat_all(weft_ctx *ctx, engine *e);
+bool engine_beat_answer(weft_ctx *ctx, engine *e, const weft_msg *msg);
 
 /* ---- engine_pause.c */
 void engine_pause_begin(weft_ctx *ctx, engine *e, engine_call *call); /* takes call */
