@@ -2,6 +2,7 @@
  * away, the end of the engine. */
 #include "engine.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -167,14 +168,58 @@ static void answer_over(weft_ctx *ctx, engine *e, engine_call *call, const char 
   engine_answer_early(ctx, e, call, &a);
 }
 
+/* "replica 0, replica 2": who has not answered in the round under way. */
+static void missing(const engine *e, char *out, size_t cap)
+{
+  out[0] = '\0';
+  for (uint32_t i = 0; e->round.phase != PHASE_NONE && i < e->world; i++) {
+    const size_t at = strlen(out);
+    if (e->round.replies[i].state == REPLY_ASKED) {
+      (void)snprintf(out + at, cap - at, "%s%s %" PRIu32, at == 0 ? "" : ", ",
+                     engine_unit(e), i);
+    }
+  }
+}
+
+/* What may be committed, or will be: the record was issued, or replicas that have voted
+ * keep what they have, and an operator may still commit it there. */
+static void answer_unknown(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  char who[256] = "";
+  const bool label = call == e->change.call; /* beside whatever round there is */
+  const bool issued = label || e->session.state == WEFTI_COMMITTING;
+  if (!label) {
+    missing(e, who, sizeof who);
+  }
+  engine_answer a = { .err = WEFT_E_UNAVAIL,
+                      .outcome = WEFT_OUTCOME_UNKNOWN,
+                      .phase = !issued              ? engine_phase_name(PHASE_FINISH)
+                               : e->change.recorded ? engine_phase_name(PHASE_PUBLISH)
+                                                    : "record",
+                      .culprits = who };
+  (void)snprintf(
+      a.message, sizeof a.message,
+      "%s: the engine is shutting down in phase %s%s%.120s; %s",
+      engine_call_name(call->kind), a.phase, who[0] == '\0' ? "" : ", not answered by ",
+      who,
+      issued ? "the commit record was issued: ask GET /weight_versions when it is back"
+             : "replicas that have voted keep what they have: this coordinator ends that "
+               "when it is back");
+  engine_answer_early(ctx, e, call, &a);
+}
+
 void engine_wait_over(weft_ctx *ctx, engine *e)
 {
-  /* Replicas that voted keep what they have: an operator may still commit it there. */
   const bool may_commit =
       e->session.state == WEFTI_COMMITTING ||
       (e->session.state == WEFTI_FINISHING && e->fleet.replicas != NULL);
-  if (e->call != NULL && !may_commit) {
+  if (e->call != NULL && may_commit && e->call->ask.type == 0) {
+    answer_unknown(ctx, e, e->call);
+  } else if (e->call != NULL && !may_commit) {
     answer_over(ctx, e, e->call, engine_phase_name(e->round.phase));
+  }
+  if (e->change.call != NULL && e->change.call->ask.type == 0) {
+    answer_unknown(ctx, e, e->change.call);
   }
   for (engine_call *call = e->waiting; call != NULL; call = call->next) {
     answer_over(ctx, e, call, "");

@@ -45,7 +45,10 @@ static void with_a_vote_it_is_not_known(void **state)
 {
   (void)state;
   const fleet_answer *a = ends_at(WEFT_MSG_W_FINISH);
+  assert_int_equal(a->err, WEFT_E_UNAVAIL);
   assert_int_equal(a->outcome, WEFT_OUTCOME_UNKNOWN);
+  assert_string_equal(a->culprits, "replica 1");
+  expect_text(a, "shutting down in phase finish, not answered by replica 1");
   end(&w);
 }
 

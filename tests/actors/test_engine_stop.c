@@ -100,12 +100,31 @@ static void after_the_issue_nobody_says_that_it_was_not(void **state)
     assert_false(w.answers[0].came || w.answers[1].came);
     const unsigned before = w.answers[0].count;
     stop_engine();
-    assert_int_equal(w.answers[0].count, before);
-    assert_true(w.broken && strstr(w.why, "client 0 was never answered") != NULL);
-    w.broken = false;
+    assert_int_equal(w.answers[0].count, before + 1);
+    assert_int_equal(w.answers[0].err, WEFT_E_UNAVAIL);
+    assert_int_equal(w.answers[0].outcome, WEFT_OUTCOME_UNKNOWN);
+    assert_string_equal(w.answers[0].phase, "record");
+    assert_non_null(strstr(w.answers[0].message, "the commit record was issued"));
     expect_not_committed(1, "update_weight_version");
     world_stop(&w);
   }
+}
+
+static void who_has_not_confirmed_is_named(void **state)
+{
+  (void)state;
+  start();
+  assert_int_equal(world_begin(&w, 0)->err, WEFT_OK);
+  w.workers[1].fault = (world_fault){ WEFT_MSG_W_PUBLISH, FAULT_MUTE, 0, true };
+  const weft_client_finish finish = { .h.type = WEFT_MSG_CLIENT_FINISH };
+  world_post(&w, 0, &finish.h);
+  world_run(&w, 300);
+  assert_false(w.answers[0].came);
+  stop_engine();
+  assert_int_equal(w.answers[0].outcome, WEFT_OUTCOME_UNKNOWN);
+  assert_string_equal(w.answers[0].phase, "publish");
+  assert_string_equal(w.answers[0].culprits, "rank 1");
+  world_stop(&w);
 }
 
 int main(void)
@@ -113,6 +132,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_call_before_the_record_is_not_committed),
     cmocka_unit_test(after_the_issue_nobody_says_that_it_was_not),
+    cmocka_unit_test(who_has_not_confirmed_is_named),
   };
   return cmocka_run_group_tests_name("actors.engine_stop", tests, NULL, NULL);
 }

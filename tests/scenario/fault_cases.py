@@ -84,7 +84,7 @@ ENGINE_ENDED = [
     ("open", NONE, CUT, "ready"),
     (BEFORE, ENDED, CUT, "ready"),
     ("recording", UNKNOWN, CUT, "ready"),
-    ("publishing", UNKNOWN, DONE, "ready"),
+    ("publishing", UNKNOWN + ", names rank 0", DONE, "ready"),  # it has not confirmed
     ("aborting", "503", CUT, "ready"),
 ]
 
