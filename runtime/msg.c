@@ -73,7 +73,7 @@ void wefti_msg_pack(const weft_catalogue *cat, const weft_msg *msg, weft_msg *ds
   memcpy(dst, msg, size);
   dst->next = NULL;
   dst->home = home;
-  dst->flags = msg->flags & WEFTI_FLAGS_WIRE;
+  dst->flags = msg->flags & WEFTI_FLAGS_KEPT;
   if (desc == NULL) {
     return;
   }

@@ -35,8 +35,12 @@ static inline size_t wefti_msg_room(const weft_msg *msg) /* bytes, 0 = not known
   return (size_t)(msg->home >> WEFTI_HOME_SIZE_SHIFT) * WEFTI_HOME_SIZE_UNIT;
 }
 
-/* Flags that travel and that copies keep. */
-enum { WEFTI_FLAGS_WIRE = WEFT_MSG_F_REPLY | WEFT_MSG_F_RESERVED };
+/* Flags that copies keep; those that travel, for the room that is kept in a mailbox is
+ * not a peer's to take. */
+enum {
+  WEFTI_FLAGS_KEPT = WEFT_MSG_F_REPLY | WEFT_MSG_F_RESERVED,
+  WEFTI_FLAGS_WIRE = WEFT_MSG_F_REPLY
+};
 
 static inline void *wefti_field_at(weft_msg *msg, const weft_field *f)
 {

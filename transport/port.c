@@ -32,6 +32,7 @@ typedef struct port_actor {
   uint32_t frame_max;
   unsigned contexts;
   uint16_t gone_type;
+  bool (*may_pass)(const weft_msg *msg);     /* NULL = all */
   uint64_t garbage, refused;                 /* frames, counted */
   open_request open[WEFTI_REP_CONTEXTS_MAX]; /* by slot of rep */
 } port_actor;
@@ -142,7 +143,8 @@ static void take(weft_ctx *ctx, port_actor *p, unsigned slot, nng_msg *frame)
     return;
   }
   const weft_msg_desc *desc = weft_msg_desc_of(p->cat, msg->type);
-  if (!has_role(p->roles, desc->to) || !has_role(p->from_roles, desc->from)) {
+  if (!has_role(p->roles, desc->to) || !has_role(p->from_roles, desc->from) ||
+      (p->may_pass != NULL && !p->may_pass(msg))) {
     p->refused++;
     weft_log(ctx, WEFT_LOG_DEBUG, "%s is not for this port count=%llu", desc->name,
              (unsigned long long)p->refused);
@@ -198,6 +200,7 @@ static weft_err port_init(weft_ctx *ctx, void *self, const void *args)
   p->roles = o->roles;
   p->from_roles = o->from_roles;
   p->gone_type = o->gone_type;
+  p->may_pass = o->may_pass;
   const weft_msg_desc *gone = weft_msg_desc_of(p->cat, o->gone_type);
   if (o->gone_type != 0 && (gone == NULL || gone->size != sizeof(gone_msg))) {
     return weft_whyf(a->why, WEFT_E_INVAL, "port: gone_type is no message of one u64");

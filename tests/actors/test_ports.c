@@ -73,6 +73,15 @@ static void runtime_end(weft_runtime *rt)
   weft_runtime_destroy(rt);
 }
 
+/* Only the restorer, inside, says that it restores. */
+static void check_start(weft_runtime *rt, weft_actor_id link)
+{
+  const weft_client_start forged = { .h.type = WEFT_MSG_CLIENT_START, .restores = 1 };
+  const weft_client_start start = { .h.type = WEFT_MSG_CLIENT_START, .draft = 1 };
+  assert_err(ask(rt, link, &forged.h), WEFT_E_DENIED);
+  assert_ok(ask(rt, link, &start.h));
+}
+
 typedef weft_port_opts make_port(const char *url, weft_actor_id to);
 
 static void only_passes(make_port *make, unsigned from, unsigned to, uint16_t answer)
@@ -106,6 +115,9 @@ static void only_passes(make_port *make, unsigned from, unsigned to, uint16_t an
     free(m);
   }
   assert_true(passed > 5);
+  if (from == WEFT_ROLE_CLIENT) {
+    check_start(rt, link);
+  }
   runtime_end(rt);
   (void)unlink(url + sizeof "ipc://" - 1);
   assert_int_equal(rmdir(dir), 0);

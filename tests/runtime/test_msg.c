@@ -95,8 +95,12 @@ static void what_is_encoded_is_decoded(void **state)
   assert_mix_equal((const sample_mix *)out, &m);
   assert_int_equal(out->corr, 77);
   assert_int_equal(out->due_ms, 103000); /* 3,000 ms were left */
-  assert_int_equal(out->flags, WEFT_MSG_F_REPLY | WEFT_MSG_F_RESERVED | WEFT_MSG_F_DEEP);
+  assert_int_equal(out->flags, WEFT_MSG_F_REPLY | WEFT_MSG_F_DEEP);
   weft_msg_drop(cat, out);
+  out = NULL;
+  frame[4] |= WEFT_MSG_F_RESERVED; /* no peer takes the room that is kept here */
+  assert_err(weft_msg_decode(cat, frame, len, 100000, &out), WEFT_E_PROTO);
+  assert_null(out);
   weft_buf_unref(m.body);
 }
 

@@ -32,7 +32,8 @@ typedef struct weft_msg {
 
 enum {
   WEFT_MSG_F_REPLY = 1,    /* answers a question */
-  WEFT_MSG_F_RESERVED = 2, /* may use the room kept for what finishes things */
+  WEFT_MSG_F_RESERVED = 2, /* may use the room kept for what finishes things; does not
+                              travel: a frame with it is refused */
   WEFT_MSG_F_DEEP = 4      /* has buf fields to be released; set by the mechanism */
 };
 

@@ -42,6 +42,8 @@ typedef struct weft_port_opts {
   /* A bit per role (1 << desc->to, 1 << desc->from): messages to, or from, another role
    * are refused with DENIED and counted.  No bit at all in either is INVAL. */
   uint64_t roles, from_roles;
+  /* Of those, false = refused likewise.  NULL = all may pass. */
+  bool (*may_pass)(const weft_msg *msg);
   unsigned contexts;  /* requests under way at once, 0 = 8 */
   uint32_t frame_max; /* bytes, 0 = 40 MiB */
   /* A message of one u64, told `to` when an asker's connection closes before its answer,
