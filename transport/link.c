@@ -1,5 +1,6 @@
 #include "weft/link.h"
 
+#include "dial_gate.h"
 #include "frame.h"
 #include "nng_util.h"
 
@@ -21,7 +22,6 @@ typedef struct link_actor link_actor;
 typedef struct pipe_news {
   wefti_guard guard;
   atomic_bool had_pipe, closed;
-  atomic_uint dialer; /* its id, 0 = not connected yet */
 } pipe_news;
 
 /* One request.  Belongs to nng's callback from send until it is in the queue, else to the
@@ -44,6 +44,7 @@ typedef struct question {
 
 struct link_actor {
   nng_socket sock;
+  wefti_dialed *dialed;
   bool has_sock, broken;
   weft_runtime *rt;
   weft_actor_id self;
@@ -86,8 +87,6 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev ev, void *arg)
   if (ev == NNG_PIPE_EV_ADD_PRE) {
     if (atomic_exchange(&n->had_pipe, true)) {
       (void)nng_pipe_close(pipe); /* whoever answers there now is another process */
-    } else {
-      atomic_store(&n->dialer, nng_pipe_dialer(pipe).id);
     }
     return;
   }
@@ -350,10 +349,7 @@ static void hang_up(link_actor *l)
     question_quiet(q);
   }
   wefti_guard_clear(&l->news->guard);
-  /* Ends its connection too, and does not wait.  Without this it would connect again, and
-   * drop that: which can end the peer's ipc listener for good (nng 1.5.2). */
-  (void)nng_dialer_close((nng_dialer){ atomic_load(&l->news->dialer) });
-  wefti_close(l->sock, news_free, l->news);
+  wefti_hang_up(l->dialed, l->sock, news_free, l->news);
 }
 
 static weft_err end(weft_ctx *ctx, link_actor *l)
@@ -413,7 +409,7 @@ static weft_err link_init(weft_ctx *ctx, void *self, const void *args)
   }
   weft_why why;
   if (err == WEFT_OK) {
-    err = wefti_dial(l->sock, o->url, &why);
+    err = wefti_dial(l->sock, o->url, true, &l->dialed, &why);
     if (err != WEFT_OK) {
       weft_log(ctx, WEFT_LOG_DEBUG, "%s", why.text);
     }

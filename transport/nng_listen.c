@@ -1,8 +1,9 @@
 #define _GNU_SOURCE
-#include "ipc_gate.h"
+#include "listen_gate.h"
 #include "nng_util.h"
 #include "weft/clock.h"
 #include "weft/link.h"
+#include "weft/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#define IPC "ipc://"
 
 static weft_err check_dir(const char *path, weft_why *why)
 {
@@ -31,8 +34,9 @@ static weft_err check_dir(const char *path, weft_why *why)
     return weft_whyf(why, WEFT_E_SYS,
                      "ipc directory %s: errno %d; create it with mode 0700", dir, errno);
   }
-  /* Whoever may connect to nng's own socket can stop its listener for good (ipc_gate.h),
-   * and may do so before permissions are set on it: so the directory is the lock. */
+  /* Whoever may connect to nng's own socket can stop its listener for good
+   * (listen_gate.h), and may do so before permissions are set on it: so the directory is
+   * the lock. */
   if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
     return weft_whyf(why, WEFT_E_DENIED,
                      "ipc directory %s must be a directory of this user with mode 0700 "
@@ -129,16 +133,17 @@ static weft_err check_ipc(const char *path, weft_why *why)
 }
 
 /* url with the port that was bound. */
-static weft_err bound_url(nng_listener lst, const char *url, char *out, size_t cap)
+static weft_err bound_url(const struct wefti_gate *gate, const char *url, char *out,
+                          size_t cap)
 {
   int n;
-  int port = 0;
   const char *colon = strrchr(url, ':');
   if (strncmp(url, "tcp://", 6) == 0 && colon != NULL && strcmp(colon, ":0") == 0) {
-    if (nng_listener_get_int(lst, NNG_OPT_TCP_BOUND_PORT, &port) != 0) {
+    const unsigned port = wefti_gate_port(gate);
+    if (port == 0) {
       return WEFT_E_SYS;
     }
-    n = snprintf(out, cap, "%.*s:%d", (int)(colon - url), url, port);
+    n = snprintf(out, cap, "%.*s:%u", (int)(colon - url), url, port);
   } else {
     n = snprintf(out, cap, "%s", url);
   }
@@ -146,21 +151,37 @@ static weft_err bound_url(nng_listener lst, const char *url, char *out, size_t c
 }
 
 /* ipc: the gate takes the path, and nng the one that is written to inner_url[cap]. */
-static weft_err open_gate(const char *url, char *inner_url, size_t cap,
-                          struct wefti_gate **out, weft_why *why)
+static weft_err open_ipc(const char *url, char *inner_url, size_t cap, wefti_bound *b,
+                         weft_why *why)
 {
-  const char *path = url + strlen("ipc://");
+  const char *path = url + strlen(IPC);
   const int n = snprintf(inner_url, cap, "%s~", url);
   if (n < 0 || (size_t)n >= cap) {
     return weft_whyf(why, WEFT_E_INVAL, "ipc path %s: longer than %zu bytes", path,
-                     cap - sizeof "ipc://~");
+                     cap - sizeof IPC "~");
   }
-  const char *inner = inner_url + strlen("ipc://");
+  const char *inner = inner_url + strlen(IPC);
   weft_err err = check_ipc(path, why);
   if (err == WEFT_OK) {
     err = check_ipc(inner, why);
   }
-  return err == WEFT_OK ? wefti_gate_bind(path, inner, out, why) : err;
+  return err == WEFT_OK ? wefti_gate_bind(url, inner, &b->gate, why) : err;
+}
+
+/* tcp: nng's path is in a directory of its own. */
+static weft_err open_tcp(const char *url, char *inner_url, size_t cap, wefti_bound *b,
+                         weft_why *why)
+{
+  weft_err err = weft_rundir_open(NULL, &b->dir, why);
+  if (err != WEFT_OK) {
+    return err;
+  }
+  const int n = snprintf(inner_url, cap, IPC "%s/nng", weft_rundir_path(b->dir));
+  if (n < 0 || (size_t)n >= cap) {
+    return weft_whyf(why, WEFT_E_INVAL, "run directory %s: too long",
+                     weft_rundir_path(b->dir));
+  }
+  return wefti_gate_bind(url, inner_url + strlen(IPC), &b->gate, why);
 }
 
 static int start_nng(nng_socket sock, const char *url, bool ipc, nng_listener *out)
@@ -187,7 +208,7 @@ static int start_nng(nng_socket sock, const char *url, bool ipc, nng_listener *o
 weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
                       wefti_bound *out, weft_why *why)
 {
-  char inner[sizeof "ipc://" - 1 + sizeof((struct sockaddr_un *)0)->sun_path];
+  char inner[sizeof IPC - 1 + sizeof((struct sockaddr_un *)0)->sun_path];
   const char *scheme = wefti_url_scheme(url);
   wefti_bound b = { .gate = NULL };
   weft_err err = WEFT_OK;
@@ -196,22 +217,20 @@ weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t ca
                      "address \"%s\": want ipc://, tcp:// or inproc://",
                      url == NULL ? "" : url);
   }
-  const bool ipc = strcmp(scheme, "ipc") == 0;
-  if (ipc) {
-    err = open_gate(url, inner, sizeof inner, &b.gate, why);
-    if (err != WEFT_OK) {
-      return err;
-    }
+  const bool gated = strcmp(scheme, "inproc") != 0;
+  if (gated) {
+    err = strcmp(scheme, "ipc") == 0 ? open_ipc(url, inner, sizeof inner, &b, why)
+                                     : open_tcp(url, inner, sizeof inner, &b, why);
   }
-  const int rv = start_nng(sock, ipc ? inner : url, ipc, &b.nng);
+  const int rv = err == WEFT_OK ? start_nng(sock, gated ? inner : url, gated, &b.nng) : 0;
   if (rv != 0) {
     err = weft_whyf(why, wefti_nng_err(rv), "cannot listen on %s: %s", url,
                     wefti_nng_text(rv));
-  } else if (ipc) {
+  } else if (err == WEFT_OK && gated) {
     err = wefti_gate_start(b.gate, why);
   }
   if (err == WEFT_OK && url_out != NULL) {
-    err = bound_url(b.nng, url, url_out, cap);
+    err = bound_url(b.gate, url, url_out, cap);
     if (err != WEFT_OK) {
       (void)weft_whyf(why, err, "address of %s as bound: not known or too long", url);
     }
@@ -230,6 +249,7 @@ void wefti_unlisten(wefti_bound *bound)
     (void)nng_listener_close(bound->nng);
   }
   wefti_gate_close(bound->gate);
+  weft_rundir_close(bound->dir);
   *bound = (wefti_bound){ .gate = NULL };
 }
 

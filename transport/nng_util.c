@@ -83,21 +83,6 @@ weft_err wefti_sock_limits(nng_socket sock, size_t recv_max)
   return wefti_nng_err(rv);
 }
 
-weft_err wefti_dial(nng_socket sock, const char *url, weft_why *why)
-{
-  if (wefti_url_scheme(url) == NULL) {
-    return weft_whyf(why, WEFT_E_INVAL,
-                     "address \"%s\": want ipc://, tcp:// or inproc://",
-                     url == NULL ? "" : url);
-  }
-  const int rv = nng_dial(sock, url, NULL, NNG_FLAG_NONBLOCK);
-  if (rv != 0) {
-    return weft_whyf(why, wefti_nng_err(rv), "cannot dial %s: %s", url,
-                     wefti_nng_text(rv));
-  }
-  return WEFT_OK;
-}
-
 nng_msg *wefti_nng_msg(const void *data, size_t len)
 {
   nng_msg *msg;

@@ -33,13 +33,15 @@ weft_err wefti_sock_limits(nng_socket sock, size_t recv_max) WEFT_MUST_USE;
 /* All zero: listens nowhere. */
 typedef struct wefti_bound {
   nng_listener nng;
-  struct wefti_gate *gate; /* before an ipc listener, see ipc_gate.h */
+  struct wefti_gate *gate; /* before it, unless inproc: see listen_gate.h */
+  struct weft_rundir *dir; /* of nng's own socket, when the gate's is tcp */
 } wefti_bound;
 
 /* Listens on url and writes the address as bound (tcp port 0 filled in) to url_out[cap],
  * which may be NULL.  An ipc path must lie in a directory of mode 0700 that is ours; a
  * stale socket there is removed, a living one or anything else is left alone: EXISTS.
- * nng itself then listens on that path with a ~ after it.
+ * nng itself then listens on that path with a ~ after it; for tcp, on one in a run
+ * directory of its own.
  * Errors: INVAL (address), DENIED (directory), EXISTS, LIMIT (url_out), SYS, NOMEM. */
 weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
                       wefti_bound *out, weft_why *why) WEFT_MUST_USE;
@@ -47,13 +49,9 @@ weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t ca
  * is closed. */
 void wefti_unlisten(wefti_bound *bound);
 
-/* Starts connecting, which goes on by itself.  Errors: INVAL (address), SYS, NOMEM. */
-weft_err wefti_dial(nng_socket sock, const char *url, weft_why *why) WEFT_MUST_USE;
-
-/* Closes sock on a thread of its own, then calls after(arg) there (may be NULL).
- * nng 1.5.2 may wait for ever in nng_close: a connection that is closed between the two
- * reads of a frame stops nng's only reaper thread.  What hangs then is that thread and
- * not the caller. So nothing that nng still calls may be freed before after. */
+/* Closes sock on a thread of its own, then calls after(arg) there (may be NULL):
+ * nng_close waits for other threads.  Nothing that nng still calls may be freed before
+ * after.  A socket that was dialed is closed by wefti_hang_up (dial_gate.h). */
 void wefti_close(nng_socket sock, void (*after)(void *arg), void *arg);
 
 /* fn(arg) on a thread that takes no signals and that nobody joins.  false: none to be

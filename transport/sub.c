@@ -1,3 +1,4 @@
+#include "dial_gate.h"
 #include "nng_util.h"
 #include "sub_feed.h"
 #include "weft/clock.h"
@@ -22,6 +23,7 @@ typedef enum ask_state { ASK_NONE, ASK_PENDING, ASK_DONE } ask_state;
 
 struct weft_sub {
   nng_socket events, snapshot;
+  wefti_dialed *events_dialed, *snapshot_dialed;
   nng_ctx ctx;
   nng_aio *event_aio, *ask_aio;
   /* lock guards what nng's callbacks write: ring, connected, lost, interrupted, asking,
@@ -316,10 +318,10 @@ weft_err weft_sub_create(const char *events_url, const char *snapshot_url, weft_
     (void)weft_whyf(why, err, "subscriber: cannot open its sockets");
   }
   if (err == WEFT_OK) {
-    err = wefti_dial(s->snapshot, snapshot_url, why);
+    err = wefti_dial(s->snapshot, snapshot_url, false, &s->snapshot_dialed, why);
   }
   if (err == WEFT_OK) {
-    err = wefti_dial(s->events, events_url, why);
+    err = wefti_dial(s->events, events_url, false, &s->events_dialed, why);
   }
   if (err != WEFT_OK) {
     weft_sub_destroy(s);
@@ -360,10 +362,11 @@ void weft_sub_destroy(weft_sub *sub)
   free(sub->ring);
   wefti_feed_fini(&sub->feed);
   if (sub->snapshot.id != 0) {
-    wefti_close(sub->snapshot, NULL, NULL);
+    wefti_hang_up(sub->snapshot_dialed, sub->snapshot, NULL, NULL);
   }
   if (sub->events.id != 0) {
-    wefti_close(sub->events, sub_free, sub); /* a pipe callback may still come */
+    wefti_hang_up(sub->events_dialed, sub->events, sub_free,
+                  sub); /* a pipe callback may still come */
   } else {
     sub_free(sub);
   }

@@ -169,9 +169,7 @@ static void assert_event_arrives(house *h)
   weft_sub_destroy(sub);
 }
 
-/* By a client of this library.  Only after all other tests: nng 1.5.2's reaper may hang
- * for good when a dialed connection is closed within a frame (see wefti_close), and then
- * nothing in the process gives back a descriptor any more. */
+/* By a client of this library. */
 static void assert_served_for_real(house *h, int kind)
 {
   if (kind == PUB) {
@@ -464,7 +462,6 @@ static void short_of_descriptors(void **state)
   house_close(&h);
 }
 
-/* The last of the tests: see assert_served_for_real. */
 static void real_clients_are_served_after_all_that(void **state)
 {
   (void)state;

@@ -215,7 +215,7 @@ static void what_the_dead_listened_on_is_removed(void **state)
   host_stop(&h);
 }
 
-/* nng 1.5.2's own listener would never accept again (issue 1518); see ipc_gate.h. */
+/* nng 1.5.2's own listener would never accept again (issue 1518); see listen_gate.h. */
 static void a_connection_without_greeting_harms_nothing(void **state)
 {
   (void)state;

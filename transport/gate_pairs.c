@@ -1,13 +1,16 @@
 #define _GNU_SOURCE
-#include "ipc_relay.h"
+#include "gate_pairs.h"
 
+#include "nng_util.h"
 #include "weft/clock.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,20 +24,29 @@ enum {
   FAREWELL_MAX = 4096 /* chunks per client at the end; a bound, never reached */
 };
 
-/* nng's greeting has not come in MEETING: hanging up now is what its listener dies of. In
- * LEAVING the client is gone: nng 1.5.2 waits for ever on a connection that ends while
- * its thread is between two parts of a frame, and takes no other one down after that.  So
- * it is hung up on when nothing has moved for a while. */
-typedef enum phase { GREETING, KNOCKING, MEETING, OPEN, LEAVING, DEAD } phase;
+/* nng's greeting has not come in MEETING nor in WAITING, where the peer has not been
+ * connected to: hanging up now is what a listener or dialer of nng's dies of.  In LEAVING
+ * the client is gone and nng's connection waits to be quiet: see dial_gate.h. */
+typedef enum phase {
+  GREETING,
+  KNOCKING,
+  MEETING,
+  WAITING,
+  CONNECTING,
+  OPEN,
+  LEAVING,
+  DEAD
+} phase;
 
 struct wefti_end {
   wefti_pair *pair;
   wefti_end *other;
   int fd;
   uint32_t watched;
-  bool ended;    /* nothing more to read */
-  bool deaf;     /* cannot be written to any more */
-  uint8_t *rest; /* [at, len) is still to be written */
+  bool ended;             /* nothing more to read */
+  bool deaf;              /* cannot be written to any more */
+  wefti_sp_frames frames; /* what is read from here */
+  uint8_t *rest;          /* [at, len) is still to be written */
   size_t at, len;
 };
 
@@ -43,10 +55,27 @@ struct wefti_pair {
   phase phase;
   unsigned knocks;
   uint8_t hello[HELLO];
-  size_t got;  /* bytes of hello */
-  int64_t due; /* 0 = no deadline */
+  size_t got;    /* bytes of hello */
+  int64_t due;   /* 0 = no deadline */
+  int unread[2]; /* bytes between the gate and nng, either way; of LEAVING */
   wefti_pair *next, *prev;
 };
+
+bool wefti_relay_init(wefti_relay *r)
+{
+  r->epoll = epoll_create1(EPOLL_CLOEXEC);
+  r->scratch = malloc(WEFTI_RELAY_CHUNK + WEFTI_SP_ROOM(WEFTI_RELAY_CHUNK));
+  r->translated = r->scratch == NULL ? NULL : r->scratch + WEFTI_RELAY_CHUNK;
+  return r->epoll >= 0 && r->scratch != NULL;
+}
+
+void wefti_relay_fini(wefti_relay *r)
+{
+  if (r->epoll >= 0) {
+    (void)close(r->epoll);
+  }
+  free(r->scratch);
+}
 
 int64_t wefti_relay_now(void)
 {
@@ -143,12 +172,22 @@ static void flush(wefti_end *e)
   }
 }
 
+/* What was read from an end into scratch[n] goes to the other one.  false as give. */
+static bool pass_on(wefti_relay *r, wefti_end *from, size_t n)
+{
+  if (from->frames.change == WEFTI_SP_SAME) {
+    return give(from->other, r->scratch, n);
+  }
+  n = wefti_sp_translate(&from->frames, r->scratch, n, r->translated);
+  return n == 0 || give(from->other, r->translated, n);
+}
+
 /* One read, so that everybody has a turn.  false = out of memory. */
 static bool pump(wefti_relay *r, wefti_end *from)
 {
-  const ssize_t n = recv(from->fd, r->scratch, sizeof r->scratch, MSG_DONTWAIT);
+  const ssize_t n = recv(from->fd, r->scratch, WEFTI_RELAY_CHUNK, MSG_DONTWAIT);
   if (n > 0) {
-    return give(from->other, r->scratch, (size_t)n);
+    return pass_on(r, from, (size_t)n);
   }
   from->ended = n == 0 || (errno != EAGAIN && errno != EINTR);
   return true;
@@ -168,11 +207,23 @@ static bool retune(wefti_relay *r, wefti_end *e)
   return watch(r, e, events);
 }
 
+/* Has anything moved on nng's connection since the last look? */
+static bool moved(wefti_pair *p)
+{
+  int now[2] = { 0, 0 };
+  (void)ioctl(p->nng.fd, SIOCOUTQ, &now[0]);
+  (void)ioctl(p->nng.fd, FIONREAD, &now[1]);
+  const bool same = now[0] == p->unread[0] && now[1] == p->unread[1];
+  memcpy(p->unread, now, sizeof now);
+  return !same;
+}
+
 static void leave(wefti_relay *r, wefti_pair *p)
 {
   close_end(r, &p->client);
   (void)watch(r, &p->nng, 0);
   p->phase = LEAVING;
+  (void)moved(p);
   set_due(r, p, QUIET_MS);
 }
 
@@ -247,22 +298,81 @@ static void greet(wefti_relay *r, wefti_pair *p)
   knock(r, p);
 }
 
-void wefti_relay_add(wefti_relay *r, int fd)
+/* Takes the one that there is; NULL = no memory. */
+static wefti_pair *add(wefti_relay *r, int client, int nng)
 {
   wefti_pair *p = calloc(1, sizeof *p);
   if (p == NULL) {
-    (void)close(fd);
-    return;
+    (void)close(client >= 0 ? client : nng);
+    return NULL;
   }
-  p->client = (wefti_end){ .pair = p, .other = &p->nng, .fd = fd };
-  p->nng = (wefti_end){ .pair = p, .other = &p->client, .fd = -1 };
+  p->client = (wefti_end){ .pair = p, .other = &p->nng, .fd = client };
+  p->nng = (wefti_end){ .pair = p, .other = &p->client, .fd = nng };
+  if (r->tcp) {
+    p->client.frames.change = WEFTI_SP_TO_IPC;
+    p->nng.frames.change = WEFTI_SP_TO_TCP;
+    p->client.frames.greeting = nng >= 0 ? HELLO : 0; /* else it is read apart */
+    p->nng.frames.greeting = HELLO;
+  }
   p->next = r->pairs;
   if (p->next != NULL) {
     p->next->prev = p;
   }
   r->pairs = p;
+  return p;
+}
+
+void wefti_relay_add(wefti_relay *r, int fd)
+{
+  wefti_pair *p = add(r, fd, -1);
+  if (p == NULL) {
+    return;
+  }
   set_due(r, p, HELLO_MS);
   if (!watch(r, &p->client, EPOLLIN)) {
+    drop(r, p);
+  }
+}
+
+static void connected(wefti_relay *r, wefti_pair *p)
+{
+  int rc = 0;
+  socklen_t len = sizeof rc;
+  if (getsockopt(p->client.fd, SOL_SOCKET, SO_ERROR, &rc, &len) != 0) {
+    rc = errno;
+  }
+  r->on_connect(r->arg, rc);
+  if (rc != 0) {
+    drop(r, p); /* nng comes again after its pause */
+    return;
+  }
+  p->phase = OPEN;
+  settle(r, p);
+}
+
+/* The greeting was written in one piece. */
+static void connect_peer(wefti_relay *r, wefti_pair *p)
+{
+  uint8_t byte;
+  const ssize_t n = recv(p->nng.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return;
+  }
+  p->client.fd = n <= 0 ? -1 : r->connect(r->arg);
+  p->phase = CONNECTING;
+  if (p->client.fd < 0 || !watch(r, &p->nng, 0) || !watch(r, &p->client, EPOLLOUT)) {
+    drop(r, p);
+  }
+}
+
+void wefti_relay_await(wefti_relay *r, int nng)
+{
+  wefti_pair *p = add(r, -1, nng);
+  if (p == NULL) {
+    return;
+  }
+  p->phase = WAITING;
+  if (!watch(r, &p->nng, EPOLLIN)) {
     drop(r, p);
   }
 }
@@ -275,6 +385,14 @@ void wefti_relay_event(wefti_relay *r, wefti_end *end, uint32_t events)
   }
   if (p->phase == GREETING) {
     greet(r, p);
+    return;
+  }
+  if (p->phase == WAITING) {
+    connect_peer(r, p);
+    return;
+  }
+  if (p->phase == CONNECTING) {
+    connected(r, p);
     return;
   }
   if (p->phase == MEETING) {
@@ -297,6 +415,10 @@ static void overdue(wefti_relay *r, wefti_pair *p)
 {
   if (p->phase == KNOCKING) {
     knock(r, p);
+  } else if (p->phase == OPEN) {
+    leave(r, p);
+  } else if (p->phase == LEAVING && moved(p)) {
+    set_due(r, p, QUIET_MS);
   } else {
     drop(r, p);
   }
@@ -327,6 +449,44 @@ void wefti_relay_tick(wefti_relay *r)
   }
 }
 
+int wefti_relay_patience(const wefti_relay *r, int64_t also)
+{
+  int64_t due = r->next_due;
+  if (also != 0 && (due == 0 || also < due)) {
+    due = also;
+  }
+  const int64_t left = due == 0 ? -1 : due - wefti_relay_now();
+  return due != 0 && left < 0 ? 0 : (int)left; /* at most a few seconds away */
+}
+
+void wefti_relay_shutdown(wefti_relay *r)
+{
+  for (const wefti_pair *p = r->pairs; p != NULL; p = p->next) {
+    if (p->client.fd >= 0) {
+      (void)shutdown(p->client.fd, SHUT_RDWR);
+    }
+  }
+}
+
+void wefti_relay_hush(wefti_relay *r)
+{
+  const struct timespec quiet = { .tv_nsec = QUIET_MS * 1000000L };
+  for (wefti_pair *p = r->pairs; p != NULL; p = p->next) {
+    leave(r, p);
+  }
+  /* With none, nng may be about to dial again, until it waits for our greeting. */
+  for (int ms = r->pairs == NULL ? WEFTI_RECONNECT_MAX_MS : 0; ms > 0; ms -= QUIET_MS) {
+    (void)nanosleep(&quiet, NULL);
+  }
+  for (bool any = true; any;) {
+    (void)nanosleep(&quiet, NULL);
+    any = false;
+    for (wefti_pair *p = r->pairs; p != NULL; p = p->next) {
+      any = moved(p) || any;
+    }
+  }
+}
+
 /* What nng said last. */
 static void farewell(wefti_relay *r, wefti_pair *p)
 {
@@ -335,8 +495,8 @@ static void farewell(wefti_relay *r, wefti_pair *p)
     flush(to);
   }
   for (unsigned i = 0; i < FAREWELL_MAX && to->len == 0 && !to->deaf; i++) {
-    const ssize_t n = recv(p->nng.fd, r->scratch, sizeof r->scratch, MSG_DONTWAIT);
-    if (n <= 0 || !give(to, r->scratch, (size_t)n)) {
+    const ssize_t n = recv(p->nng.fd, r->scratch, WEFTI_RELAY_CHUNK, MSG_DONTWAIT);
+    if (n <= 0 || !pass_on(r, &p->nng, (size_t)n)) {
       return;
     }
   }
