@@ -1,6 +1,7 @@
 /* What the patches of a plan are applied to.  Nothing that readers or the session have is
  * written: the plan has room of its own, its backend copies. */
 #include "device.h"
+#include "manifest.h"
 #include "weft/dtype.h"
 
 #include <stdlib.h>
@@ -14,15 +15,14 @@ static bool alike(const weft_plan_tensor *t, const weft_tensor *have)
 }
 
 /* staged is sorted, without repeats. */
-static const weft_tensor *staged_named(const wefti_device_session *s, const char *name)
+static const wefti_staged *staged_named(const wefti_device_session *s, const char *name)
 {
   size_t low = 0, high = s->staged_count;
   while (low < high) {
     const size_t mid = low + (high - low) / 2;
-    const weft_tensor *t = &s->staged[mid].entry.t;
-    const int order = strcmp(wefti_session_name(s, t), name);
+    const int order = strcmp(wefti_session_name(s, &s->staged[mid].entry.t), name);
     if (order == 0) {
-      return t;
+      return &s->staged[mid];
     }
     low = order < 0 ? mid + 1 : low;
     high = order < 0 ? high : mid;
@@ -30,10 +30,26 @@ static const weft_tensor *staged_named(const wefti_device_session *s, const char
   return NULL;
 }
 
+/* What the session brought last under this name, or one that is tied to it: in place they
+ * are the same bytes, so they are it beside the live ones, too. */
+static const weft_tensor *staged_last(const wefti_device_session *s, const char *name)
+{
+  const wefti_manifest *m = wefti_session_manifest(s);
+  const size_t at = m && m->tied_count > 0 ? wefti_manifest_find(m, name) : SIZE_MAX;
+  const uint32_t group = m && at < m->count ? m->tied[at] : WEFTI_UNTIED;
+  const wefti_staged *last = staged_named(s, name);
+  for (size_t k = 0; group != WEFTI_UNTIED && k < m->count; k++) {
+    const wefti_staged *tied =
+        m->tied[k] == group ? staged_named(s, m->tensors[k].name) : NULL;
+    last = tied && (!last || tied->order > last->order) ? tied : last;
+  }
+  return last ? &last->entry.t : NULL;
+}
+
 static weft_err base_of(const wefti_device_session *s, const wefti_set *live,
                         const weft_plan_tensor *t, const void **out, weft_why *why)
 {
-  const weft_tensor *have = staged_named(s, t->name);
+  const weft_tensor *have = staged_last(s, t->name);
   if (!have) {
     have = wefti_set_find(live, t->name);
   }
