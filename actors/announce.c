@@ -5,7 +5,12 @@
 
 #include <stdlib.h>
 
-enum { SLICE_MS = 1000, AGAIN_MS = 3000 };
+enum {
+  SLICE_MS = 1000,
+  AGAIN_MS = 3000,
+  TAKEN_AGAIN_MS = 100,
+  TAKEN_MS = 3000 /* the engine hears of the end of whom we follow in far less */
+};
 
 struct wefti_announce {
   wefti_announce_opts opts;
@@ -32,7 +37,9 @@ static void *announce_main(void *arg)
 {
   wefti_announce *a = arg;
   wefti_announce_opts *o = &a->opts;
-  uint64_t heard_ms = weft_clock_ms();
+  const uint64_t begun_ms = weft_clock_ms();
+  uint64_t heard_ms = begun_ms;
+  bool was_in = false;
   uint64_t let_in_ms = 0; /* since when without a break, 0 = not */
   uint64_t pause_ms = 0;
   while (wait_ms(a, pause_ms)) {
@@ -40,10 +47,13 @@ static void *announce_main(void *arg)
     const weft_err err = weft_join_announce(o->url, o->token, &o->hello, SLICE_MS, &why);
     if (err == WEFT_OK) {
       heard_ms = weft_clock_ms();
+      was_in = true;
       let_in_ms = let_in_ms ? let_in_ms : heard_ms;
       const bool moved =
           o->on_let_in && o->on_let_in(o->arg, heard_ms - let_in_ms, &o->hello);
       pause_ms = moved ? 0 : AGAIN_MS;
+    } else if (err == WEFT_E_EXISTS && !was_in && weft_clock_ms() - begun_ms < TAKEN_MS) {
+      pause_ms = TAKEN_AGAIN_MS; /* it may just have died */
     } else if (err != WEFT_E_TIMEOUT || weft_clock_ms() - heard_ms > o->patience_ms) {
       a->failure = why;
       o->on_failed(o->arg);

@@ -369,6 +369,18 @@ static void on_refused(engine *e, engine_check *c, uint32_t rank, const weft_w_r
        r->text.p == NULL ? "refused" : r->text.p);
 }
 
+static void on_no_answer(engine *e, engine_check *c, uint32_t rank, weft_err err)
+{
+  if (err == WEFT_E_DOWN && c->what != WEFT_QUERY_RESET) {
+    fail(e, c, WEFT_E_UNAVAIL, rank, "went down meanwhile; ask again when it is back");
+    return;
+  }
+  fail(e, c, err, rank,
+       err == WEFT_E_TIMEOUT ? "has not answered in time"
+       : err == WEFT_E_LIMIT ? "has an answer that is too large for one message"
+                             : weft_strerror(err));
+}
+
 bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
 {
   uint32_t rank = 0;
@@ -388,11 +400,7 @@ bool engine_check_answer(weft_ctx *ctx, engine *e, const weft_msg *msg)
   } else if (msg->type == WEFT_MSG_W_REFUSED) {
     on_refused(e, c, rank, (const weft_w_refused *)msg);
   } else if (msg->type == WEFT_MSG_ASK_FAILED) {
-    const weft_err err = (weft_err)((const weft_ask_failed_msg *)msg)->reason;
-    fail(e, c, err, rank,
-         err == WEFT_E_TIMEOUT ? "has not answered in time"
-         : err == WEFT_E_LIMIT ? "has an answer that is too large for one message"
-                               : weft_strerror(err));
+    on_no_answer(e, c, rank, (weft_err)((const weft_ask_failed_msg *)msg)->reason);
   } else {
     fail(e, c, WEFT_E_PROTO, rank, "answered with something else");
   }

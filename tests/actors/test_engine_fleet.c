@@ -195,6 +195,12 @@ static void clients_are_sent_to_the_coordinator(void **state)
   a = fleet_query(&w, C, WEFT_QUERY_WEIGHTS);
   expect(&w, a, WEFT_OK);
   assert_non_null(strstr(a->body, "\"tensors\":[{\"name\":\"w\""));
+  w.engines[1].ranks[0].die = WEFT_MSG_W_QUERY; /* that passes: not an error of ours */
+  a = fleet_call(&w, 1, C, &check.h);
+  expect(&w, a, WEFT_E_UNAVAIL);
+  expect_text(a, "rank 0: went down meanwhile; ask again");
+  fleet_run(&w, 5000);
+  expect(&w, fleet_call(&w, 1, C, &check.h), WEFT_OK);
   expect(&w, fleet_resolve(&w, 0, true), WEFT_E_STATE);
   expect(&w, fleet_resolve(&w, C, true), WEFT_E_STATE);
   end(&w);

@@ -259,7 +259,7 @@ def test_a_set_that_a_rank_has_lost():
                       f"it says what to do: {ranks[1].text()}")
                 ranks[1].end()
                 ranks[1] = Worker(w, url, "--rank", "1", "--world-size", "2", "--draft")
-                w.wait_ready()
+                until(lambda: w.pids().get(1) == ranks[1].process.pid and w.is_ready(), "its successor is in", 30)
                 holds(w, model("a", 2), model("b", 2))
             finally:
                 for r in ranks:

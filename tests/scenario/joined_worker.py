@@ -96,9 +96,7 @@ def test_a_joined_worker_dies_and_another_takes_its_rank():
                 w.push(write_safetensors(d / "a.safetensors", model("a")), "a")
                 b.process.send_signal(signal.SIGKILL)
                 b.process.wait()
-                until(lambda: not w.is_ready(), "the death is noticed")
-                same(w.version(), "a", "version")
-                c = Worker(w, url, "--rank", "1", "--world-size", "2")
+                c = Worker(w, url, "--rank", "1", "--world-size", "2")  # before anybody has noticed
                 until(lambda: w.pids().get(1) == c.process.pid, "the new one is in", 30)
                 w.push_again(write_safetensors(d / "b.safetensors", model("b")), "b")
                 check(holds(w, model("b")), "both hold the push")
