@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "gate_pairs.h"
 
+#include "gate_end.h"
 #include "nng_util.h"
 #include "weft/clock.h"
 
@@ -37,18 +38,6 @@ typedef enum phase {
   LEAVING,
   DEAD
 } phase;
-
-struct wefti_end {
-  wefti_pair *pair;
-  wefti_end *other;
-  int fd;
-  uint32_t watched;
-  bool ended;             /* nothing more to read */
-  bool deaf;              /* cannot be written to any more */
-  wefti_sp_frames frames; /* what is read from here */
-  uint8_t *rest;          /* [at, len) is still to be written */
-  size_t at, len;
-};
 
 struct wefti_pair {
   wefti_end client, nng;
@@ -90,44 +79,10 @@ static void set_due(wefti_relay *r, wefti_pair *p, int64_t ms)
   }
 }
 
-/* With no events the end leaves the set, or a hang-up would be told again and again. */
-static bool watch(wefti_relay *r, wefti_end *e, uint32_t events)
-{
-  struct epoll_event ev = { .events = events, .data.ptr = e };
-  if (events == e->watched) {
-    return true;
-  }
-  const int op = e->watched == 0 ? EPOLL_CTL_ADD
-                 : events == 0   ? EPOLL_CTL_DEL
-                                 : EPOLL_CTL_MOD;
-  if (epoll_ctl(r->epoll, op, e->fd, &ev) != 0) {
-    return false;
-  }
-  e->watched = events;
-  return true;
-}
-
-static void forget_rest(wefti_end *e)
-{
-  free(e->rest);
-  e->rest = NULL;
-  e->at = e->len = 0;
-}
-
-static void close_end(wefti_relay *r, wefti_end *e)
-{
-  if (e->fd >= 0) {
-    (void)watch(r, e, 0); /* a child just forked may hold it, and the set with it */
-    (void)close(e->fd);
-  }
-  e->fd = -1;
-  forget_rest(e);
-}
-
 static void drop(wefti_relay *r, wefti_pair *p)
 {
-  close_end(r, &p->client);
-  close_end(r, &p->nng);
+  wefti_end_close(r, &p->client);
+  wefti_end_close(r, &p->nng);
   *(p->prev == NULL ? &r->pairs : &p->prev->next) = p->next;
   if (p->next != NULL) {
     p->next->prev = p->prev;
@@ -135,62 +90,6 @@ static void drop(wefti_relay *r, wefti_pair *p)
   p->phase = DEAD;
   p->next = r->dead;
   r->dead = p;
-}
-
-/* How much of data was taken; what cannot ever be counts as taken. */
-static size_t put(wefti_end *e, const uint8_t *data, size_t len)
-{
-  const ssize_t n = send(e->fd, data, len, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (n >= 0) {
-    return (size_t)n;
-  }
-  e->deaf = errno != EAGAIN && errno != EINTR;
-  return e->deaf ? len : 0;
-}
-
-/* false = no memory for what e does not take now. */
-static bool give(wefti_end *e, const uint8_t *data, size_t len)
-{
-  const size_t n = put(e, data, len);
-  if (n == len) {
-    return true;
-  }
-  e->rest = malloc(len - n);
-  if (e->rest == NULL) {
-    return false;
-  }
-  memcpy(e->rest, data + n, len - n);
-  e->len = len - n;
-  return true;
-}
-
-static void flush(wefti_end *e)
-{
-  e->at += put(e, e->rest + e->at, e->len - e->at);
-  if (e->at == e->len) {
-    forget_rest(e);
-  }
-}
-
-/* What was read from an end into scratch[n] goes to the other one.  false as give. */
-static bool pass_on(wefti_relay *r, wefti_end *from, size_t n)
-{
-  if (from->frames.change == WEFTI_SP_SAME) {
-    return give(from->other, r->scratch, n);
-  }
-  n = wefti_sp_translate(&from->frames, r->scratch, n, r->translated);
-  return n == 0 || give(from->other, r->translated, n);
-}
-
-/* One read, so that everybody has a turn.  false = out of memory. */
-static bool pump(wefti_relay *r, wefti_end *from)
-{
-  const ssize_t n = recv(from->fd, r->scratch, WEFTI_RELAY_CHUNK, MSG_DONTWAIT);
-  if (n > 0) {
-    return pass_on(r, from, (size_t)n);
-  }
-  from->ended = n == 0 || (errno != EAGAIN && errno != EINTR);
-  return true;
 }
 
 static bool readable_wanted(const wefti_end *e)
@@ -204,7 +103,7 @@ static bool retune(wefti_relay *r, wefti_end *e)
   if (e->len > 0) {
     events |= (uint32_t)EPOLLOUT;
   }
-  return watch(r, e, events);
+  return wefti_end_watch(r, e, events);
 }
 
 /* Has anything moved on nng's connection since the last look? */
@@ -220,8 +119,8 @@ static bool moved(wefti_pair *p)
 
 static void leave(wefti_relay *r, wefti_pair *p)
 {
-  close_end(r, &p->client);
-  (void)watch(r, &p->nng, 0);
+  wefti_end_close(r, &p->client);
+  (void)wefti_end_watch(r, &p->nng, 0);
   p->phase = LEAVING;
   (void)moved(p);
   set_due(r, p, QUIET_MS);
@@ -254,12 +153,13 @@ static void knock(wefti_relay *r, wefti_pair *p)
     e->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   }
   /* All that can fail comes before the connection. */
-  if (e->fd < 0 || !watch(r, e, EPOLLIN) || !watch(r, &p->client, 0)) {
+  if (e->fd < 0 || !wefti_end_watch(r, e, EPOLLIN) ||
+      !wefti_end_watch(r, &p->client, 0)) {
     drop(r, p);
     return;
   }
   if (connect(e->fd, (const struct sockaddr *)&r->inner, sizeof r->inner) != 0) {
-    if (errno != EAGAIN || ++p->knocks == KNOCKS_MAX || !watch(r, e, 0)) {
+    if (errno != EAGAIN || ++p->knocks == KNOCKS_MAX || !wefti_end_watch(r, e, 0)) {
       drop(r, p);
       return;
     }
@@ -269,7 +169,7 @@ static void knock(wefti_relay *r, wefti_pair *p)
   }
   p->phase = MEETING;
   p->due = 0;
-  if (!give(e, p->hello, HELLO)) {
+  if (!wefti_end_give(e, p->hello, HELLO)) {
     p->client.ended = true;
   }
 }
@@ -329,7 +229,7 @@ void wefti_relay_add(wefti_relay *r, int fd)
     return;
   }
   set_due(r, p, HELLO_MS);
-  if (!watch(r, &p->client, EPOLLIN)) {
+  if (!wefti_end_watch(r, &p->client, EPOLLIN)) {
     drop(r, p);
   }
 }
@@ -360,7 +260,8 @@ static void connect_peer(wefti_relay *r, wefti_pair *p)
   }
   p->client.fd = n <= 0 ? -1 : r->connect(r->arg);
   p->phase = CONNECTING;
-  if (p->client.fd < 0 || !watch(r, &p->nng, 0) || !watch(r, &p->client, EPOLLOUT)) {
+  if (p->client.fd < 0 || !wefti_end_watch(r, &p->nng, 0) ||
+      !wefti_end_watch(r, &p->client, EPOLLOUT)) {
     drop(r, p);
   }
 }
@@ -372,7 +273,7 @@ void wefti_relay_await(wefti_relay *r, int nng)
     return;
   }
   p->phase = WAITING;
-  if (!watch(r, &p->nng, EPOLLIN)) {
+  if (!wefti_end_watch(r, &p->nng, EPOLLIN)) {
     drop(r, p);
   }
 }
@@ -399,14 +300,15 @@ void wefti_relay_event(wefti_relay *r, wefti_end *end, uint32_t events)
     p->phase = OPEN; /* nng's greeting, or its end */
   }
   if ((events & (uint32_t)EPOLLOUT) != 0 && end->len > 0) {
-    flush(end);
+    wefti_end_flush(end);
   }
-  if ((events & ~(uint32_t)EPOLLOUT) != 0 && readable_wanted(end) && !pump(r, end)) {
+  if ((events & ~(uint32_t)EPOLLOUT) != 0 && readable_wanted(end) &&
+      !wefti_end_pump(r, end)) {
     drop(r, p);
     return;
   }
   if ((events & (uint32_t)(EPOLLHUP | EPOLLERR)) != 0 && end->len > 0) {
-    flush(end); /* finds that nobody is there */
+    wefti_end_flush(end); /* finds that nobody is there */
   }
   settle(r, p);
 }
@@ -492,11 +394,11 @@ static void farewell(wefti_relay *r, wefti_pair *p)
 {
   wefti_end *to = &p->client;
   if (to->len > 0) {
-    flush(to);
+    wefti_end_flush(to);
   }
   for (unsigned i = 0; i < FAREWELL_MAX && to->len == 0 && !to->deaf; i++) {
     const ssize_t n = recv(p->nng.fd, r->scratch, WEFTI_RELAY_CHUNK, MSG_DONTWAIT);
-    if (n <= 0 || !pass_on(r, &p->nng, (size_t)n)) {
+    if (n <= 0 || !wefti_end_pass_on(r, &p->nng, (size_t)n)) {
       return;
     }
   }

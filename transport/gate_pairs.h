@@ -1,6 +1,6 @@
 /* gate_pairs.h -- the connections of a gate, each a peer's (the client) and the gate's
  * own to nng.  One thread's; not the thread and not the listening (listen_gate.c,
- * dial_gate.c).
+ * dial_gate.c), nor the reading and writing of one end (gate_end.c).
  */
 #ifndef WEFT_TRANSPORT_GATE_PAIRS_H
 #define WEFT_TRANSPORT_GATE_PAIRS_H
