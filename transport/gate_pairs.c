@@ -21,8 +21,7 @@ enum {
   FLUSH_MS = 1000, /* with one that does not read what was sent before the end */
   QUIET_MS = 100,  /* between the last byte of one that is gone and nng's hearing of it */
   KNOCK_MS = 20,   /* pause while nng's backlog is full */
-  KNOCKS_MAX = 250,   /* then it is told to come again */
-  FAREWELL_MAX = 4096 /* chunks per client at the end; a bound, never reached */
+  KNOCKS_MAX = 250 /* then it is told to come again */
 };
 
 /* nng's greeting has not come in MEETING nor in WAITING, where the peer has not been
@@ -361,6 +360,33 @@ int wefti_relay_patience(const wefti_relay *r, int64_t also)
   return due != 0 && left < 0 ? 0 : (int)left; /* at most a few seconds away */
 }
 
+/* What nng has written by now; more may come all the time. */
+static void farewell(const wefti_relay *r, wefti_pair *p)
+{
+  wefti_end *to = &p->client;
+  int left = 0;
+  if (to->len > 0) {
+    wefti_end_flush(to);
+  }
+  (void)ioctl(p->nng.fd, FIONREAD, &left);
+  while (left > 0 && to->len == 0 && !to->deaf) {
+    const ssize_t n = recv(p->nng.fd, r->scratch, WEFTI_RELAY_CHUNK, MSG_DONTWAIT);
+    if (n <= 0 || !wefti_end_pass_on(r, &p->nng, (size_t)n)) {
+      return;
+    }
+    left -= (int)n;
+  }
+}
+
+void wefti_relay_farewell(wefti_relay *r)
+{
+  for (wefti_pair *p = r->pairs; p != NULL; p = p->next) {
+    if (p->phase == MEETING || p->phase == OPEN) {
+      farewell(r, p);
+    }
+  }
+}
+
 void wefti_relay_shutdown(wefti_relay *r)
 {
   for (const wefti_pair *p = r->pairs; p != NULL; p = p->next) {
@@ -370,17 +396,11 @@ void wefti_relay_shutdown(wefti_relay *r)
   }
 }
 
-void wefti_relay_hush(wefti_relay *r)
+/* Until nothing moves on any of nng's connections. */
+static void wait_quiet(const wefti_relay *r)
 {
   const struct timespec quiet = { .tv_nsec = QUIET_MS * 1000000L };
-  for (wefti_pair *p = r->pairs; p != NULL; p = p->next) {
-    leave(r, p);
-  }
-  /* With none, nng may be about to dial again, until it waits for our greeting. */
-  for (int ms = r->pairs == NULL ? WEFTI_RECONNECT_MAX_MS : 0; ms > 0; ms -= QUIET_MS) {
-    (void)nanosleep(&quiet, NULL);
-  }
-  for (bool any = true; any;) {
+  for (bool any = r->pairs != NULL; any;) {
     (void)nanosleep(&quiet, NULL);
     any = false;
     for (wefti_pair *p = r->pairs; p != NULL; p = p->next) {
@@ -389,27 +409,22 @@ void wefti_relay_hush(wefti_relay *r)
   }
 }
 
-/* What nng said last. */
-static void farewell(wefti_relay *r, wefti_pair *p)
+void wefti_relay_hush(wefti_relay *r)
 {
-  wefti_end *to = &p->client;
-  if (to->len > 0) {
-    wefti_end_flush(to);
+  const struct timespec redial = { .tv_nsec =
+                                       (WEFTI_RECONNECT_MAX_MS + QUIET_MS) * 1000000L };
+  for (wefti_pair *p = r->pairs; p != NULL; p = p->next) {
+    leave(r, p);
   }
-  for (unsigned i = 0; i < FAREWELL_MAX && to->len == 0 && !to->deaf; i++) {
-    const ssize_t n = recv(p->nng.fd, r->scratch, WEFTI_RELAY_CHUNK, MSG_DONTWAIT);
-    if (n <= 0 || !wefti_end_pass_on(r, &p->nng, (size_t)n)) {
-      return;
-    }
+  if (r->pairs == NULL && r->connect != NULL) {
+    (void)nanosleep(&redial, NULL); /* until nng, about to dial, waits for our greeting */
   }
+  wait_quiet(r);
 }
 
 void wefti_relay_end(wefti_relay *r)
 {
   while (r->pairs != NULL) {
-    if (r->pairs->phase == MEETING || r->pairs->phase == OPEN) {
-      farewell(r, r->pairs);
-    }
     drop(r, r->pairs);
   }
   wefti_relay_tick(r);

@@ -47,9 +47,12 @@ void wefti_relay_event(wefti_relay *r, wefti_end *end, uint32_t events);
 void wefti_relay_tick(wefti_relay *r);
 /* For epoll_wait; also: another time at which something is due, 0 = none. */
 int wefti_relay_patience(const wefti_relay *r, int64_t also);
-/* No client hears anything from here on; any thread that keeps the owner out. */
+/* The end, on any thread that keeps the owner out: passes on what nng has written, as far
+ * as that goes without waiting; and no client hears anything from here on. */
+void wefti_relay_farewell(wefti_relay *r);
 void wefti_relay_shutdown(wefti_relay *r);
-/* Hangs up on all clients and waits until nothing moves on nng's connections. */
+/* Hangs up on all clients and waits until nothing moves on nng's connections; then nng
+ * may close them. */
 void wefti_relay_hush(wefti_relay *r);
 void wefti_relay_end(wefti_relay *r);
 

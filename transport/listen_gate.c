@@ -2,12 +2,13 @@
 #include "listen_gate.h"
 
 #include "gate_pairs.h"
+#include "nng_util.h"
 #include "url_addr.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -24,16 +25,55 @@ enum {
 };
 
 struct wefti_gate {
-  wefti_relay relay; /* the thread's while it runs */
+  pthread_mutex_t lock; /* over all that follows; not held in waits */
+  wefti_relay relay;
   int listen_fd;
-  int stop_fd; /* eventfd */
+  int wake_fd;
   int64_t paused_until;
-  bool running;
   bool made; /* the socket file, which is mine */
   struct stat mine;
   wefti_addr at;
-  pthread_t thread;
+  bool ended;
+  /* of wefti_gate_close */
+  nng_socket sock;
+  void (*after)(void *arg);
+  void *arg;
 };
+
+/* Only our own file: somebody may have replaced it. */
+static void unlink_mine(wefti_gate *g)
+{
+  struct stat st;
+  if (g->made && lstat(g->at.sa.un.sun_path, &st) == 0 && st.st_ino == g->mine.st_ino &&
+      st.st_dev == g->mine.st_dev) {
+    (void)unlink(g->at.sa.un.sun_path);
+  }
+  g->made = false;
+}
+
+static void free_address(wefti_gate *g)
+{
+  unlink_mine(g);
+  if (g->listen_fd >= 0) {
+    (void)shutdown(g->listen_fd, SHUT_RDWR); /* a child just forked may hold it */
+    (void)close(g->listen_fd);
+  }
+  g->listen_fd = -1;
+}
+
+void wefti_gate_destroy(wefti_gate *gate)
+{
+  if (gate == NULL) {
+    return;
+  }
+  free_address(gate);
+  if (gate->wake_fd >= 0) {
+    (void)close(gate->wake_fd);
+  }
+  wefti_relay_fini(&gate->relay);
+  (void)pthread_mutex_destroy(&gate->lock);
+  free(gate);
+}
 
 static bool arm_listener(wefti_gate *g, int op, uint32_t events)
 {
@@ -59,29 +99,43 @@ static void take_clients(wefti_gate *g)
   }
 }
 
+/* With g->lock held. */
+static void turn(wefti_gate *g, const struct epoll_event *events, int n)
+{
+  for (int i = 0; i < n && !g->ended; i++) {
+    if (events[i].data.ptr == g) {
+      take_clients(g);
+    } else if (events[i].data.ptr != NULL) {
+      wefti_relay_event(&g->relay, events[i].data.ptr, events[i].events);
+    }
+  }
+  wefti_relay_tick(&g->relay);
+  if (g->paused_until != 0 && wefti_relay_now() >= g->paused_until) {
+    g->paused_until = 0;
+    (void)arm_listener(g, EPOLL_CTL_MOD, EPOLLIN);
+  }
+}
+
 static void *run(void *arg)
 {
   wefti_gate *g = arg;
   struct epoll_event events[EVENTS];
-  for (bool stop = false; !stop;) {
-    const int n = epoll_wait(g->relay.epoll, events, EVENTS,
-                             wefti_relay_patience(&g->relay, g->paused_until));
-    for (int i = 0; i < n; i++) {
-      if (events[i].data.ptr == NULL) {
-        stop = true;
-      } else if (events[i].data.ptr == g) {
-        take_clients(g);
-      } else {
-        wefti_relay_event(&g->relay, events[i].data.ptr, events[i].events);
-      }
-    }
-    wefti_relay_tick(&g->relay);
-    if (g->paused_until != 0 && wefti_relay_now() >= g->paused_until) {
-      g->paused_until = 0;
-      (void)arm_listener(g, EPOLL_CTL_MOD, EPOLLIN);
-    }
+  (void)pthread_mutex_lock(&g->lock);
+  while (!g->ended) {
+    const int ms = wefti_relay_patience(&g->relay, g->paused_until);
+    (void)pthread_mutex_unlock(&g->lock);
+    const int n = epoll_wait(g->relay.epoll, events, EVENTS, ms);
+    (void)pthread_mutex_lock(&g->lock);
+    turn(g, events, n);
   }
+  (void)pthread_mutex_unlock(&g->lock);
+  wefti_relay_hush(&g->relay);
+  (void)nng_close(g->sock);
   wefti_relay_end(&g->relay);
+  if (g->after != NULL) {
+    g->after(g->arg);
+  }
+  wefti_gate_destroy(g);
   return NULL;
 }
 
@@ -111,11 +165,11 @@ static weft_err listen_at(wefti_gate *g, const char *url, weft_why *why)
   const int one = 1;
   struct epoll_event ev = { .events = EPOLLIN, .data.ptr = NULL };
   const bool room = wefti_relay_init(&g->relay);
-  g->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   g->listen_fd =
       socket(g->at.sa.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (!room || g->listen_fd < 0 || g->stop_fd < 0 ||
-      epoll_ctl(g->relay.epoll, EPOLL_CTL_ADD, g->stop_fd, &ev) != 0 ||
+  if (!room || g->listen_fd < 0 || g->wake_fd < 0 ||
+      epoll_ctl(g->relay.epoll, EPOLL_CTL_ADD, g->wake_fd, &ev) != 0 ||
       !arm_listener(g, EPOLL_CTL_ADD, EPOLLIN)) {
     return weft_whyf(why, WEFT_E_SYS, "%s: no descriptors: errno %d", url, errno);
   }
@@ -156,16 +210,17 @@ weft_err wefti_gate_bind(const char *url, const char *inner, wefti_gate **out,
                          weft_why *why)
 {
   wefti_gate *g = calloc(1, sizeof *g);
-  if (g == NULL) {
+  if (g == NULL || pthread_mutex_init(&g->lock, NULL) != 0) {
+    free(g);
     return weft_whyf(why, WEFT_E_NOMEM, "%s: out of memory", url);
   }
-  g->listen_fd = g->stop_fd = g->relay.epoll = -1;
+  g->listen_fd = g->wake_fd = g->relay.epoll = -1;
   weft_err err = set_addresses(g, url, inner, why);
   if (err == WEFT_OK) {
     err = listen_at(g, url, why);
   }
   if (err != WEFT_OK) {
-    wefti_gate_close(g);
+    wefti_gate_destroy(g);
     return err;
   }
   *out = g;
@@ -184,49 +239,22 @@ unsigned wefti_gate_port(const wefti_gate *gate)
 
 weft_err wefti_gate_start(wefti_gate *gate, weft_why *why)
 {
-  sigset_t all;
-  sigset_t old;
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* the new thread takes no signals */
-  const int rc = pthread_create(&gate->thread, NULL, run, gate);
-  (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
-  if (rc != 0) {
-    return weft_whyf(why, WEFT_E_SYS, "no thread: errno %d", rc);
-  }
-  gate->running = true;
-  return WEFT_OK;
+  return wefti_detach(run, gate) ? WEFT_OK : weft_whyf(why, WEFT_E_SYS, "no thread");
 }
 
-/* Only our own file: somebody may have replaced it. */
-static void unlink_mine(const wefti_gate *g)
+void wefti_gate_close(wefti_gate *gate, nng_socket sock, void (*after)(void *arg),
+                      void *arg)
 {
-  struct stat st;
-  if (g->made && lstat(g->at.sa.un.sun_path, &st) == 0 && st.st_ino == g->mine.st_ino &&
-      st.st_dev == g->mine.st_dev) {
-    (void)unlink(g->at.sa.un.sun_path);
-  }
-}
-
-static void close_fd(int fd)
-{
-  if (fd >= 0) {
-    (void)close(fd);
-  }
-}
-
-void wefti_gate_close(wefti_gate *gate)
-{
-  if (gate == NULL) {
-    return;
-  }
-  unlink_mine(gate);
-  if (gate->running) {
-    const uint64_t one = 1;
-    (void)!write(gate->stop_fd, &one, sizeof one); /* the first write: cannot fail */
-    (void)pthread_join(gate->thread, NULL);        /* it waits for nobody */
-  }
-  close_fd(gate->listen_fd);
-  close_fd(gate->stop_fd);
-  wefti_relay_fini(&gate->relay);
-  free(gate);
+  const uint64_t one = 1;
+  (void)pthread_mutex_lock(&gate->lock);
+  gate->sock = sock;
+  gate->after = after;
+  gate->arg = arg;
+  gate->ended = true;
+  free_address(gate);
+  (void)unlink(gate->relay.inner.sun_path); /* nng does so too, some time later */
+  wefti_relay_farewell(&gate->relay);
+  wefti_relay_shutdown(&gate->relay);
+  (void)!write(gate->wake_fd, &one, sizeof one); /* the first write: cannot fail */
+  (void)pthread_mutex_unlock(&gate->lock);
 }

@@ -14,7 +14,7 @@
 
 #include "weft/err.h"
 
-#include <stdbool.h>
+#include <nng/nng.h>
 
 typedef struct wefti_gate wefti_gate;
 
@@ -25,8 +25,12 @@ weft_err wefti_gate_bind(const char *url, const char *inner, wefti_gate **out,
 unsigned wefti_gate_port(const wefti_gate *gate); /* of tcp, as bound */
 /* Once nng listens.  Errors: SYS. */
 weft_err wefti_gate_start(wefti_gate *gate, weft_why *why) WEFT_MUST_USE;
-/* After nng's listener is closed: passes on what nng has written, as far as that goes
- * without waiting, hangs up on everybody and frees the address.  NULL is a no-op. */
-void wefti_gate_close(wefti_gate *gate);
+/* Passes on what nng has written, as far as that goes without waiting; peers hear nothing
+ * more when this returns, and neither path is taken.  Then, on another thread: closes
+ * sock, calls after(arg) (may be NULL) and frees gate. */
+void wefti_gate_close(wefti_gate *gate, nng_socket sock, void (*after)(void *arg),
+                      void *arg);
+/* Of one that was not started.  NULL is a no-op. */
+void wefti_gate_destroy(wefti_gate *gate);
 
 #endif /* WEFT_TRANSPORT_LISTEN_GATE_H */

@@ -5,6 +5,7 @@
 #include "weft/link.h"
 #include "weft/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -12,12 +13,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #define IPC "ipc://"
+enum { INNER_DIGITS = 8 };
 
 static weft_err check_dir(const char *path, weft_why *why)
 {
@@ -150,22 +153,61 @@ static weft_err bound_url(const struct wefti_gate *gate, const char *url, char *
   return n < 0 || (size_t)n >= cap ? WEFT_E_LIMIT : WEFT_OK;
 }
 
-/* ipc: the gate takes the path, and nng the one that is written to inner_url[cap]. */
+static void remove_socket(int dir, const char *path)
+{
+  struct stat st;
+  if (fstatat(dir, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode)) {
+    (void)unlinkat(dir, path, 0);
+  }
+}
+
+/* What those who were killed left of nng's paths beside path, which is nobody else's now.
+ */
+static void remove_inner(const char *path)
+{
+  char at[sizeof((struct sockaddr_un *)0)->sun_path];
+  const char *name = strrchr(path, '/') + 1;
+  const size_t len = strlen(name);
+  const int n = snprintf(at, sizeof at, "%.*s", (int)(name - path), path);
+  DIR *dir = n < 0 || (size_t)n >= sizeof at ? NULL : opendir(at);
+  const struct dirent *e;
+  while (dir != NULL && (e = readdir(dir)) != NULL) { /* NOLINT: own stream */
+    const char *tail = e->d_name + len + 1;
+    if (strncmp(e->d_name, name, len) == 0 && e->d_name[len] == '~' &&
+        strlen(tail) == INNER_DIGITS &&
+        strspn(tail, "0123456789abcdef") == INNER_DIGITS) {
+      remove_socket(dirfd(dir), e->d_name);
+    }
+  }
+  if (dir != NULL) {
+    (void)closedir(dir);
+  }
+}
+
+/* ipc: the gate takes the path, and nng the one that is written to inner_url[cap].  No
+ * two listeners have the same: nng removes its path some time after the gate's is free.
+ */
 static weft_err open_ipc(const char *url, char *inner_url, size_t cap, wefti_bound *b,
                          weft_why *why)
 {
   const char *path = url + strlen(IPC);
-  const int n = snprintf(inner_url, cap, "%s~", url);
+  uint32_t random;
+  if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) {
+    return weft_whyf(why, WEFT_E_SYS, "ipc path %s: getrandom: errno %d", path, errno);
+  }
+  const int n = snprintf(inner_url, cap, "%s~%0*x", url, INNER_DIGITS, (unsigned)random);
   if (n < 0 || (size_t)n >= cap) {
     return weft_whyf(why, WEFT_E_INVAL, "ipc path %s: longer than %zu bytes", path,
-                     cap - sizeof IPC "~");
+                     cap - sizeof IPC "~" - INNER_DIGITS);
   }
-  const char *inner = inner_url + strlen(IPC);
   weft_err err = check_ipc(path, why);
   if (err == WEFT_OK) {
-    err = check_ipc(inner, why);
+    err = wefti_gate_bind(url, inner_url + strlen(IPC), &b->gate, why);
   }
-  return err == WEFT_OK ? wefti_gate_bind(url, inner, &b->gate, why) : err;
+  if (err == WEFT_OK) {
+    remove_inner(path);
+  }
+  return err;
 }
 
 /* tcp: nng's path is in a directory of its own. */
@@ -226,8 +268,6 @@ weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t ca
   if (rv != 0) {
     err = weft_whyf(why, wefti_nng_err(rv), "cannot listen on %s: %s", url,
                     wefti_nng_text(rv));
-  } else if (err == WEFT_OK && gated) {
-    err = wefti_gate_start(b.gate, why);
   }
   if (err == WEFT_OK && url_out != NULL) {
     err = bound_url(b.gate, url, url_out, cap);
@@ -235,43 +275,46 @@ weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t ca
       (void)weft_whyf(why, err, "address of %s as bound: not known or too long", url);
     }
   }
+  if (err == WEFT_OK && gated) {
+    err = wefti_gate_start(b.gate, why);
+  }
   if (err != WEFT_OK) {
-    wefti_unlisten(&b);
+    if (b.nng.id != 0) {
+      (void)nng_listener_close(b.nng); /* it has no peers yet */
+    }
+    wefti_gate_destroy(b.gate);
+    weft_rundir_close(b.dir);
     return err;
   }
   *out = b;
   return WEFT_OK;
 }
 
-void wefti_unlisten(wefti_bound *bound)
+void wefti_unlisten(wefti_bound *bound, nng_socket sock, void (*after)(void *arg),
+                    void *arg)
 {
-  if (bound->nng.id != 0) {
-    (void)nng_listener_close(bound->nng);
-  }
-  wefti_gate_close(bound->gate);
-  weft_rundir_close(bound->dir);
+  const wefti_bound b = *bound;
   *bound = (wefti_bound){ .gate = NULL };
-}
-
-static void remove_socket(const char *path)
-{
-  struct stat st;
-  if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode)) {
-    (void)unlink(path);
+  if (b.gate != NULL) {
+    wefti_gate_close(b.gate, sock, after, arg);
+  } else {
+    if (b.nng.id != 0) {
+      (void)nng_listener_close(b.nng);
+    }
+    wefti_close(sock, after, arg);
   }
+  weft_rundir_close(b.dir);
 }
 
 void weft_link_forget(const char *url)
 {
-  char inner[sizeof((struct sockaddr_un *)0)->sun_path];
   const char *scheme = wefti_url_scheme(url);
   if (scheme == NULL || strcmp(scheme, "ipc") != 0) {
     return;
   }
   const char *path = url + strlen("ipc://");
-  remove_socket(path);
-  const int n = snprintf(inner, sizeof inner, "%s~", path);
-  if (n > 0 && (size_t)n < sizeof inner) {
-    remove_socket(inner);
+  if (path[0] == '/') {
+    remove_socket(AT_FDCWD, path);
+    remove_inner(path);
   }
 }

@@ -40,18 +40,22 @@ typedef struct wefti_bound {
 /* Listens on url and writes the address as bound (tcp port 0 filled in) to url_out[cap],
  * which may be NULL.  An ipc path must lie in a directory of mode 0700 that is ours; a
  * stale socket there is removed, a living one or anything else is left alone: EXISTS.
- * nng itself then listens on that path with a ~ after it; for tcp, on one in a run
- * directory of its own.
+ * nng itself then listens on that path with a ~ and a random number after it; for tcp, on
+ * one in a run directory of its own.
  * Errors: INVAL (address), DENIED (directory), EXISTS, LIMIT (url_out), SYS, NOMEM. */
 weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
                       wefti_bound *out, weft_why *why) WEFT_MUST_USE;
-/* Closes the connections too; the address is free when this returns.  Before the socket
- * is closed. */
-void wefti_unlisten(wefti_bound *bound);
+/* Closes the connections too: what nng has written is passed on as far as that goes
+ * without waiting, then peers hear nothing more, and the address is free when this
+ * returns. Then, on another thread: closes sock and calls after(arg) (may be NULL).  As
+ * wefti_close of one that listens nowhere. */
+void wefti_unlisten(wefti_bound *bound, nng_socket sock, void (*after)(void *arg),
+                    void *arg);
 
 /* Closes sock on a thread of its own, then calls after(arg) there (may be NULL):
  * nng_close waits for other threads.  Nothing that nng still calls may be freed before
- * after.  A socket that was dialed is closed by wefti_hang_up (dial_gate.h). */
+ * after.  A socket that was dialed is closed by wefti_hang_up (dial_gate.h), one that
+ * listens by wefti_unlisten. */
 void wefti_close(nng_socket sock, void (*after)(void *arg), void *arg);
 
 /* fn(arg) on a thread that takes no signals and that nobody joins.  false: none to be

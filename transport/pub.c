@@ -76,7 +76,6 @@ void weft_pub_destroy(weft_pub *pub)
   if (pub == NULL) {
     return;
   }
-  wefti_unlisten(&pub->bound);
-  wefti_close(pub->sock, NULL, NULL);
+  wefti_unlisten(&pub->bound, pub->sock, NULL, NULL);
   free(pub);
 }

@@ -226,7 +226,6 @@ void wefti_rep_destroy(wefti_rep *rep)
     return;
   }
   wefti_guard_clear(&rep->guard);
-  wefti_unlisten(&rep->bound);
   /* Stopped before closed: a callback that still used its context while the socket closes
    * would touch what nng 1.5.2 has freed. */
   for (unsigned i = 0; i < rep->count; i++) {
@@ -238,5 +237,5 @@ void wefti_rep_destroy(wefti_rep *rep)
       nng_aio_free(s->aio);
     }
   }
-  wefti_close(rep->sock, rep_free, rep);
+  wefti_unlisten(&rep->bound, rep->sock, rep_free, rep);
 }

@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 enum {
-  /* Room is left for "/worker-4294967295.ipc" in the 108 bytes of a socket address. */
+  /* Room is left for "/worker-99999.sock~01234567" in the 108 bytes of a socket address.
+   */
   RUNDIR_PATH_MAX = 80,
   LOCK_TRIES = 8,
   STALE_LOOK_MAX = 256 /* others' directories that are looked at, at a start */

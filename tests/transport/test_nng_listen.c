@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 /* A JSON socket that answers every request with itself. */
@@ -144,20 +145,34 @@ static void a_living_listener_is_found_and_unharmed(void **state)
   host_stop(&h);
 }
 
+static void put_socket(const char *path)
+{
+  struct sockaddr_un sa = { .sun_family = AF_UNIX };
+  (void)snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  assert_true(fd >= 0);
+  assert_int_equal(bind(fd, (const struct sockaddr *)&sa, sizeof sa), 0);
+  (void)close(fd);
+}
+
 static void a_stale_socket_is_replaced(void **state)
 {
   (void)state;
   host h;
   char at[300];
+  char inner[sizeof h.path + 9];
+  char other[sizeof h.path + 9];
   host_start(&h);
-  struct sockaddr_un sa = { .sun_family = AF_UNIX };
-  (void)snprintf(sa.sun_path, sizeof sa.sun_path, "%s", h.path);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  assert_int_equal(bind(fd, (const struct sockaddr *)&sa, sizeof sa), 0);
-  (void)close(fd); /* the file stays */
+  (void)snprintf(inner, sizeof inner, "%s~0123cdef", h.path);
+  (void)snprintf(other, sizeof other, "%s~mine", h.path);
+  put_socket(h.path);
+  put_socket(inner);
+  put_socket(other);
   (void)snprintf(at, sizeof at, "ipc://%s", h.path);
   assert_ok(host_listen(&h, at));
   assert_ok(ask(h.url, 5000));
+  assert_int_equal(access(inner, F_OK), -1);
+  assert_int_equal(access(other, F_OK), 0); /* no name of ours */
   struct stat st;
   assert_int_equal(stat(h.path, &st), 0);
   assert_int_equal(st.st_mode & 0777, 0600);
@@ -179,26 +194,16 @@ static void an_open_directory_is_refused(void **state)
   host_stop(&h);
 }
 
-static void put_socket(const char *path)
-{
-  struct sockaddr_un sa = { .sun_family = AF_UNIX };
-  (void)snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
-  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-  assert_true(fd >= 0);
-  assert_int_equal(bind(fd, (const struct sockaddr *)&sa, sizeof sa), 0);
-  (void)close(fd);
-}
-
 /* A worker that was killed could not remove what it listened on. */
 static void what_the_dead_listened_on_is_removed(void **state)
 {
   (void)state;
   host h;
   char url[300];
-  char inner[sizeof h.path + 1];
+  char inner[sizeof h.path + 9];
   host_start(&h);
   (void)snprintf(url, sizeof url, "ipc://%s", h.path);
-  (void)snprintf(inner, sizeof inner, "%s~", h.path);
+  (void)snprintf(inner, sizeof inner, "%s~89abcdef", h.path);
   put_socket(h.path);
   put_socket(inner);
   weft_link_forget("tcp://127.0.0.1:1");
@@ -318,6 +323,93 @@ static void a_request_over_64_kib_is_dropped(void **state)
   }
 }
 
+/* A new listener is there at once, and nothing of the old one takes its place from it. */
+static void an_address_that_was_closed_is_free(void **state)
+{
+  (void)state;
+  for (int tcp = 0; tcp < 2; tcp++) {
+    host h;
+    char at[300];
+    int peers[20];
+    host_start(&h);
+    (void)snprintf(at, sizeof at, "ipc://%s", h.path);
+    assert_ok(host_listen(&h, tcp ? "tcp://127.0.0.1:0" : at));
+    (void)snprintf(at, sizeof at, "%s", h.url);
+    for (int i = 0; i < 20; i++) { /* with a peer, it takes a while to close */
+      peers[i] = tcp ? plain_tcp(h.url) : plain_ipc(h.path);
+      send_rubbish(peers[i], 3, 1);
+      on_loop(weft_runtime_loop(h.rt, 0), do_close, &h);
+      assert_ok(host_listen(&h, at));
+      assert_ok(ask(h.url, 5000));
+    }
+    const struct timespec a_while = { .tv_nsec = 500000000 }; /* now they have closed */
+    (void)nanosleep(&a_while, NULL);
+    assert_ok(ask(h.url, 5000));
+    for (int i = 0; i < 20; i++) {
+      (void)close(peers[i]);
+    }
+    host_stop(&h);
+  }
+}
+
+enum { LAST = 60000 }; /* bytes; goes into the connection at once */
+
+static void answer_and_close(void *arg, uint64_t id, weft_buf *request)
+{
+  (void)request;
+  static char words[LAST];
+  host *h = arg;
+  memset(words, 'w', sizeof words);
+  weft_jsonrep_answer(h->rep, id, words, sizeof words);
+  weft_jsonrep_destroy(h->rep);
+}
+
+static void do_open_for_one(void *arg)
+{
+  host *h = arg;
+  h->err = weft_jsonrep_create(weft_runtime_loop(h->rt, 0), h->at, 4, answer_and_close, h,
+                               h->url, sizeof h->url, &h->rep, &h->why);
+}
+
+static size_t bytes_until_the_end(int fd)
+{
+  static char sink[65536];
+  size_t all = 0;
+  for (ssize_t n; (n = recv(fd, sink, sizeof sink, 0)) > 0;) {
+    all += (size_t)n;
+  }
+  return all;
+}
+
+static void the_last_answer_arrives(void **state)
+{
+  (void)state;
+  static const uint8_t words[] = { 0, 'S', 'P', 0, 0, 0x30, 0, 0, 1, 0,   0,  0,
+                                   0, 0,   0,   0, 6, 0x80, 0, 0, 9, '{', '}' };
+  uint8_t bytes[sizeof words];
+  for (int tcp = 0; tcp < 2; tcp++) {
+    const size_t skip = tcp ? 1 : 0; /* the type byte of ipc's head */
+    host h;
+    char at[300];
+    host_start(&h);
+    (void)snprintf(at, sizeof at, "ipc://%s", h.path);
+    h.at = tcp ? "tcp://127.0.0.1:0" : at;
+    memcpy(bytes, words, 8);
+    memcpy(bytes + 8, words + 8 + skip, sizeof words - 8 - skip);
+    for (int i = 0; i < 40; i++) {
+      on_loop(weft_runtime_loop(h.rt, 0), do_open_for_one, &h);
+      assert_ok(h.err);
+      const int fd = tcp ? plain_tcp(h.url) : plain_ipc(h.path);
+      assert_int_equal(send(fd, bytes, sizeof bytes - skip, MSG_NOSIGNAL),
+                       sizeof bytes - skip);
+      assert_int_equal(bytes_until_the_end(fd), 8 + 9 - skip + 4 + LAST);
+      (void)close(fd);
+    }
+    h.rep = NULL;
+    host_stop(&h);
+  }
+}
+
 /* rep0 with a non-blocking send lost 76 of 2,000 replies. */
 static void no_reply_is_lost(void **state)
 {
@@ -354,6 +446,8 @@ int main(void)
     cmocka_unit_test(a_connection_without_greeting_harms_nothing),
     cmocka_unit_test(rubbish_stops_nobody),
     cmocka_unit_test(a_request_over_64_kib_is_dropped),
+    cmocka_unit_test(an_address_that_was_closed_is_free),
+    cmocka_unit_test(the_last_answer_arrives),
     cmocka_unit_test(no_reply_is_lost),
     cmocka_unit_test(nobody_there_is_told_apart),
   };
