@@ -1,5 +1,6 @@
-/* A question to another process and back over nng ipc: through link and port, against
- * bare nng req/rep with the same hand-over to a loop on both sides.  Both run in turns,
+/* A question to another process and back over nng ipc, or tcp where that is the argument:
+ * through link and port, against bare nng req/rep with the same hand-over to a loop on
+ * both sides.  Both run in turns,
  * as only ratios of one run mean something.  One JSON line per transport and a line with
  * the ratio. */
 #define _GNU_SOURCE
@@ -7,6 +8,7 @@
 #include "weft/clock.h"
 #include "weft/process.h"
 
+#include <arpa/inet.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -194,8 +196,24 @@ static const weft_actor_class pinger_class = {
 
 /* ---- the two processes */
 
+/* Where the child listens, its tcp ports known. */
+static void tell(const bench *b, nng_listener lst, int ready)
+{
+  char bare[sizeof b->bare];
+  nng_sockaddr sa;
+  must(nng_listener_get_addr(lst, NNG_OPT_LOCADDR, &sa), "address");
+  (void)snprintf(bare, sizeof bare, "%s", b->bare);
+  if (sa.s_family == NNG_AF_INET) {
+    (void)snprintf(bare, sizeof bare, "tcp://127.0.0.1:%u", ntohs(sa.s_in.sa_port));
+  }
+  must(write(ready, bare, sizeof bare) != sizeof bare, "ready");
+  must(write(ready, b->weft, sizeof b->weft) != sizeof b->weft, "ready");
+}
+
 static void child(bench *b, int ready)
 {
+  char url[sizeof b->weft];
+  nng_listener lst;
   const echo_args none = { .link_url = NULL };
   weft_actor_id echo_id;
   weft_actor_id port;
@@ -210,13 +228,14 @@ static void child(bench *b, int ready)
                               .to = echo_id,
                               .roles = 1u << ROLE_SERVER,
                               .from_roles = 1u << ROLE_CLIENT };
-  must((int)weft_port_spawn_on(b->rt, 0, &po, NULL, 0, &port, NULL), "port");
+  must((int)weft_port_spawn_on(b->rt, 0, &po, url, sizeof url, &port, NULL), "port");
   must(nng_rep0_open(&b->sock), "rep");
-  must(nng_listen(b->sock, b->bare, NULL, 0), "listen");
+  memcpy(b->weft, url, sizeof url);
+  must(nng_listen(b->sock, b->bare, &lst, 0), "listen");
   must(nng_ctx_open(&b->ctx, b->sock), "ctx");
   must(nng_aio_alloc(&b->aio, bare_serve_cb, b), "aio");
   nng_ctx_recv(b->ctx, b->aio);
-  must(write(ready, "r", 1) != 1, "ready");
+  tell(b, lst, ready);
   weft_runtime_run(b->rt);
 }
 
@@ -227,15 +246,15 @@ static int by_value(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-static double report(const char *what, series *s)
+static double report(const bench *b, const char *what, series *s)
 {
   qsort(s->ns, s->n, sizeof s->ns[0], by_value);
   const unsigned half = s->n / 2;
   const unsigned most = s->n * 99 / 100;
   const double p50 = (double)s->ns[half] / 1000;
-  (void)printf("{\"bench\":\"link\",\"path\":\"%s\",\"rounds\":%u,\"p50_us\":%.1f,\"p99_"
-               "us\":%.1f}\n",
-               what, s->n, p50, (double)s->ns[most] / 1000);
+  (void)printf("{\"bench\":\"link\",\"over\":\"%.3s\",\"path\":\"%s\",\"rounds\":%u,"
+               "\"p50_us\":%.1f,\"p99_us\":%.1f}\n",
+               b->bare, what, s->n, p50, (double)s->ns[most] / 1000);
   return p50;
 }
 
@@ -274,9 +293,9 @@ static void parent(bench *b)
   must(nng_aio_alloc(&b->aio, bare_cb, b), "aio");
   for (int i = 0; i < TURNS; i++) {
     turn(b, s, 0);
-    const double bare = report(paths[0], s);
+    const double bare = report(b, paths[0], s);
     turn(b, s, who);
-    ratio[i] = report(paths[1], s) / bare;
+    ratio[i] = report(b, paths[1], s) / bare;
   }
   for (int i = 0; i < TURNS; i++) { /* small: selection is enough */
     for (int k = i + 1; k < TURNS; k++) {
@@ -287,8 +306,9 @@ static void parent(bench *b)
       }
     }
   }
-  (void)printf("{\"bench\":\"link\",\"ratio_of_p50\":%.3f,\"goal\":1.15}\n",
-               ratio[TURNS / 2]);
+  (void)printf("{\"bench\":\"link\",\"over\":\"%.3s\",\"ratio_of_p50\":%.3f,"
+               "\"goal\":1.15}\n",
+               b->bare, ratio[TURNS / 2]);
   nng_aio_stop(b->aio);
   nng_aio_free(b->aio);
   (void)nng_close(b->sock);
@@ -298,17 +318,22 @@ static void parent(bench *b)
   free(s);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+  const bool tcp = argc > 1 && strcmp(argv[1], "tcp") == 0;
   int ready[2];
-  char c;
   weft_rundir *dir;
   weft_why why = { 0 };
   bench *b = calloc(1, sizeof *b);
   must(b == NULL, "memory");
   must((int)weft_rundir_open(NULL, &dir, &why), why.text);
-  (void)snprintf(b->bare, sizeof b->bare, "ipc://%s/bare", weft_rundir_path(dir));
-  (void)snprintf(b->weft, sizeof b->weft, "ipc://%s/weft", weft_rundir_path(dir));
+  if (tcp) {
+    (void)snprintf(b->bare, sizeof b->bare, "tcp://127.0.0.1:0");
+    (void)snprintf(b->weft, sizeof b->weft, "tcp://127.0.0.1:0");
+  } else {
+    (void)snprintf(b->bare, sizeof b->bare, "ipc://%s/bare", weft_rundir_path(dir));
+    (void)snprintf(b->weft, sizeof b->weft, "ipc://%s/weft", weft_rundir_path(dir));
+  }
   must(pthread_mutex_init(&b->lock, NULL), "mutex");
   must(pthread_cond_init(&b->cond, NULL), "cond");
   must(pipe(ready), "pipe");
@@ -318,7 +343,8 @@ int main(void)
     child(b, ready[1]);
     _exit(0);
   }
-  must(read(ready[0], &c, 1) != 1, "child");
+  must(read(ready[0], b->bare, sizeof b->bare) != sizeof b->bare, "child");
+  must(read(ready[0], b->weft, sizeof b->weft) != sizeof b->weft, "child");
   parent(b);
   (void)kill(pid, SIGKILL);
   (void)waitpid(pid, NULL, 0);
