@@ -345,7 +345,8 @@ void full_check_pushes(full *w, const full_epoch *e)
 
 /* ---- what becomes visible */
 
-/* A label names nothing that a rank is writing over, or has left half written. */
+/* A label names nothing that a rank is writing over, or has left half written; what is
+ * visible is whole also where its PUBLISH did not arrive. */
 static void check_name(full *w, const wefti_visible *v)
 {
   const full_boot *b = full_now(w);
@@ -355,7 +356,7 @@ static void check_name(full *w, const wefti_visible *v)
     if (p != NULL && boot_of(w, p) == b->id) {
       wefti_store_state_get(p->device->store, &st);
     }
-    if (st.dirty != 0) {
+    if (st.dirty != 0 && st.dirty != b->visible_epoch) {
       full_break(w, "I3: '%s' names what rank %" PRIu32 " is writing over", v->version,
                  i);
     }
