@@ -46,6 +46,7 @@ struct wefti_pair {
   size_t got;    /* bytes of hello */
   int64_t due;   /* 0 = no deadline */
   int unread[2]; /* bytes between the gate and nng, either way; of LEAVING */
+  bool stirred;  /* nng has written since the last look; of LEAVING */
   wefti_pair *next, *prev;
 };
 
@@ -111,18 +112,32 @@ static bool moved(wefti_pair *p)
   int now[2] = { 0, 0 };
   (void)ioctl(p->nng.fd, SIOCOUTQ, &now[0]);
   (void)ioctl(p->nng.fd, FIONREAD, &now[1]);
-  const bool same = now[0] == p->unread[0] && now[1] == p->unread[1];
+  const bool same = now[0] == p->unread[0] && now[1] == p->unread[1] && !p->stirred;
   memcpy(p->unread, now, sizeof now);
+  p->stirred = false;
   return !same;
+}
+
+/* Nobody is there for what nng writes; but while it cannot write, it does not read. */
+static void discard(const wefti_relay *r, wefti_pair *p)
+{
+  ssize_t n;
+  while ((n = recv(p->nng.fd, r->scratch, WEFTI_RELAY_CHUNK, MSG_DONTWAIT)) > 0) {
+    p->stirred = true;
+  }
+  p->nng.ended = n == 0 || (errno != EAGAIN && errno != EINTR);
 }
 
 static void leave(wefti_relay *r, wefti_pair *p)
 {
   wefti_end_close(r, &p->client);
-  (void)wefti_end_watch(r, &p->nng, 0);
   p->phase = LEAVING;
+  discard(r, p);
   (void)moved(p);
   set_due(r, p, QUIET_MS);
+  if (p->nng.ended || !wefti_end_watch(r, &p->nng, EPOLLIN)) {
+    drop(r, p);
+  }
 }
 
 /* Ends the pair when one side has ended and the other has all it said. */
@@ -137,11 +152,14 @@ static void settle(wefti_relay *r, wefti_pair *p)
     return;
   }
   const bool over = p->client.ended || p->client.deaf || p->nng.ended || p->nng.deaf;
-  if (over && p->due == 0) {
-    set_due(r, p, FLUSH_MS);
+  const bool stalls = r->stall_ms != 0 && p->client.len > 0;
+  if (p->due == 0 && (over || stalls)) {
+    set_due(r, p, over ? FLUSH_MS : r->stall_ms);
+  } else if (!over && !stalls) {
+    p->due = 0;
   }
   if (!retune(r, &p->client) || !retune(r, &p->nng)) {
-    drop(r, p);
+    leave(r, p);
   }
 }
 
@@ -295,15 +313,24 @@ void wefti_relay_event(wefti_relay *r, wefti_end *end, uint32_t events)
     connected(r, p);
     return;
   }
+  if (p->phase == LEAVING) {
+    discard(r, p);
+    if (p->nng.ended) {
+      drop(r, p);
+    }
+    return;
+  }
   if (p->phase == MEETING) {
     p->phase = OPEN; /* nng's greeting, or its end */
   }
   if ((events & (uint32_t)EPOLLOUT) != 0 && end->len > 0) {
+    const size_t before = end->at;
     wefti_end_flush(end);
+    p->due = end->at == before ? p->due : 0; /* it reads */
   }
   if ((events & ~(uint32_t)EPOLLOUT) != 0 && readable_wanted(end) &&
       !wefti_end_pump(r, end)) {
-    drop(r, p);
+    leave(r, p);
     return;
   }
   if ((events & (uint32_t)(EPOLLHUP | EPOLLERR)) != 0 && end->len > 0) {
@@ -318,8 +345,8 @@ static void overdue(wefti_relay *r, wefti_pair *p)
     knock(r, p);
   } else if (p->phase == OPEN) {
     leave(r, p);
-  } else if (p->phase == LEAVING && moved(p)) {
-    set_due(r, p, QUIET_MS);
+  } else if (p->phase == LEAVING && (moved(p) || p->unread[0] > 0)) {
+    set_due(r, p, QUIET_MS); /* what nng has not read yet it can begin to read any time */
   } else {
     drop(r, p);
   }
@@ -396,7 +423,8 @@ void wefti_relay_shutdown(wefti_relay *r)
   }
 }
 
-/* Until nothing moves on any of nng's connections. */
+/* Until nothing moves on any of nng's connections.  Nobody asks nng for more, so what it
+ * has not read by then stays where it is. */
 static void wait_quiet(const wefti_relay *r)
 {
   const struct timespec quiet = { .tv_nsec = QUIET_MS * 1000000L };
@@ -404,6 +432,7 @@ static void wait_quiet(const wefti_relay *r)
     (void)nanosleep(&quiet, NULL);
     any = false;
     for (wefti_pair *p = r->pairs; p != NULL; p = p->next) {
+      discard(r, p);
       any = moved(p) || any;
     }
   }
@@ -413,7 +442,9 @@ void wefti_relay_hush(wefti_relay *r)
 {
   const struct timespec redial = { .tv_nsec =
                                        (WEFTI_RECONNECT_MAX_MS + QUIET_MS) * 1000000L };
-  for (wefti_pair *p = r->pairs; p != NULL; p = p->next) {
+  wefti_pair *next;
+  for (wefti_pair *p = r->pairs; p != NULL; p = next) {
+    next = p->next;
     leave(r, p);
   }
   if (r->pairs == NULL && r->connect != NULL) {

@@ -27,7 +27,8 @@ typedef struct wefti_relay {
   int (*connect)(void *arg);
   void (*on_connect)(void *arg, int rc);
   void *arg;
-  bool tcp; /* clients speak tcp's way, nng always ipc's */
+  bool tcp;         /* clients speak tcp's way, nng always ipc's */
+  int64_t stall_ms; /* patience with a client that does not read; 0 = without end */
   /* Between a read and its write; not zeroed, so that what is not used costs nothing. */
   uint8_t *scratch;    /* [WEFTI_RELAY_CHUNK] */
   uint8_t *translated; /* [WEFTI_SP_ROOM(WEFTI_RELAY_CHUNK)], behind it */

@@ -206,8 +206,8 @@ static weft_err set_addresses(wefti_gate *g, const char *url, const char *inner,
   return WEFT_OK;
 }
 
-weft_err wefti_gate_bind(const char *url, const char *inner, wefti_gate **out,
-                         weft_why *why)
+weft_err wefti_gate_bind(const char *url, const char *inner, unsigned stall_ms,
+                         wefti_gate **out, weft_why *why)
 {
   wefti_gate *g = calloc(1, sizeof *g);
   if (g == NULL || pthread_mutex_init(&g->lock, NULL) != 0) {
@@ -215,6 +215,7 @@ weft_err wefti_gate_bind(const char *url, const char *inner, wefti_gate **out,
     return weft_whyf(why, WEFT_E_NOMEM, "%s: out of memory", url);
   }
   g->listen_fd = g->wake_fd = g->relay.epoll = -1;
+  g->relay.stall_ms = stall_ms;
   weft_err err = set_addresses(g, url, inner, why);
   if (err == WEFT_OK) {
     err = listen_at(g, url, why);

@@ -19,9 +19,11 @@
 typedef struct wefti_gate wefti_gate;
 
 /* Binds url (an ipc path with mode 0600), where clients wait from now on; nng is to
- * listen on the path inner.  Errors: INVAL (address), DENIED, EXISTS, SYS, NOMEM. */
-weft_err wefti_gate_bind(const char *url, const char *inner, wefti_gate **out,
-                         weft_why *why) WEFT_MUST_USE;
+ * listen on the path inner.  A client that reads nothing of what waits for it for
+ * stall_ms is hung up on; 0 = never.  Errors: INVAL (address), DENIED, EXISTS, SYS,
+ * NOMEM. */
+weft_err wefti_gate_bind(const char *url, const char *inner, unsigned stall_ms,
+                         wefti_gate **out, weft_why *why) WEFT_MUST_USE;
 unsigned wefti_gate_port(const wefti_gate *gate); /* of tcp, as bound */
 /* Once nng listens.  Errors: SYS. */
 weft_err wefti_gate_start(wefti_gate *gate, weft_why *why) WEFT_MUST_USE;

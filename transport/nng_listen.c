@@ -202,7 +202,7 @@ static weft_err open_ipc(const char *url, char *inner_url, size_t cap, wefti_bou
   }
   weft_err err = check_ipc(path, why);
   if (err == WEFT_OK) {
-    err = wefti_gate_bind(url, inner_url + strlen(IPC), &b->gate, why);
+    err = wefti_gate_bind(url, inner_url + strlen(IPC), b->stall_ms, &b->gate, why);
   }
   if (err == WEFT_OK) {
     remove_inner(path);
@@ -223,7 +223,7 @@ static weft_err open_tcp(const char *url, char *inner_url, size_t cap, wefti_bou
     return weft_whyf(why, WEFT_E_INVAL, "run directory %s: too long",
                      weft_rundir_path(b->dir));
   }
-  return wefti_gate_bind(url, inner_url + strlen(IPC), &b->gate, why);
+  return wefti_gate_bind(url, inner_url + strlen(IPC), b->stall_ms, &b->gate, why);
 }
 
 static int start_nng(nng_socket sock, const char *url, bool ipc, nng_listener *out)
@@ -248,11 +248,11 @@ static int start_nng(nng_socket sock, const char *url, bool ipc, nng_listener *o
 }
 
 weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
-                      wefti_bound *out, weft_why *why)
+                      wefti_bound *bound, weft_why *why)
 {
   char inner[sizeof IPC - 1 + sizeof((struct sockaddr_un *)0)->sun_path];
   const char *scheme = wefti_url_scheme(url);
-  wefti_bound b = { .gate = NULL };
+  wefti_bound b = { .stall_ms = bound->stall_ms };
   weft_err err = WEFT_OK;
   if (scheme == NULL) {
     return weft_whyf(why, WEFT_E_INVAL,
@@ -286,7 +286,7 @@ weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t ca
     weft_rundir_close(b.dir);
     return err;
   }
-  *out = b;
+  *bound = b;
   return WEFT_OK;
 }
 

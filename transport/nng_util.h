@@ -35,16 +35,17 @@ typedef struct wefti_bound {
   nng_listener nng;
   struct wefti_gate *gate; /* before it, unless inproc: see listen_gate.h */
   struct weft_rundir *dir; /* of nng's own socket, when the gate's is tcp */
+  unsigned stall_ms;       /* the caller's: see listen_gate.h */
 } wefti_bound;
 
 /* Listens on url and writes the address as bound (tcp port 0 filled in) to url_out[cap],
  * which may be NULL.  An ipc path must lie in a directory of mode 0700 that is ours; a
  * stale socket there is removed, a living one or anything else is left alone: EXISTS.
  * nng itself then listens on that path with a ~ and a random number after it; for tcp, on
- * one in a run directory of its own.
+ * one in a run directory of its own.  Of bound only stall_ms is read.
  * Errors: INVAL (address), DENIED (directory), EXISTS, LIMIT (url_out), SYS, NOMEM. */
 weft_err wefti_listen(nng_socket sock, const char *url, char *url_out, size_t cap,
-                      wefti_bound *out, weft_why *why) WEFT_MUST_USE;
+                      wefti_bound *bound, weft_why *why) WEFT_MUST_USE;
 /* Closes the connections too: what nng has written is passed on as far as that goes
  * without waiting, then peers hear nothing more, and the address is free when this
  * returns. Then, on another thread: closes sock and calls after(arg) (may be NULL).  As

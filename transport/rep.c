@@ -3,7 +3,10 @@
 #include <nng/protocol/reqrep0/rep.h>
 #include <stdlib.h>
 
-enum { SEND_MS = 5000 }; /* patience with a peer that does not read its answer */
+enum {
+  STALL_MS = 5000, /* patience with a peer that does not read its answers; and longer: */
+  SEND_MS = 8000   /* the gate has hung up on it by then, which frees all that waits */
+};
 
 typedef enum slot_state { RECEIVING, HELD, SENDING } slot_state;
 
@@ -17,7 +20,6 @@ typedef struct slot {
   slot_state state;
   int rv;
   nng_msg *msg; /* received, not yet taken */
-  nng_pipe from;
   /* Of the request that is HELD, 0 = none.  Written before the push, read by the pipe
    * callback; a miss costs only the early end of a question. */
   atomic_int pipe;
@@ -54,9 +56,6 @@ static void on_aio(void *arg)
     if (rv != 0) {
       nng_msg_free(nng_aio_get_msg(s->aio));
       nng_aio_set_msg(s->aio, NULL);
-      if (rv == NNG_ETIMEDOUT) {
-        (void)nng_pipe_close(s->from);
-      }
     }
     if (rv != NNG_ECLOSED && rv != NNG_ECANCELED) {
       receive(s);
@@ -70,9 +69,9 @@ static void on_aio(void *arg)
   if (rv == 0) {
     s->msg = nng_aio_get_msg(s->aio);
     nng_aio_set_msg(s->aio, NULL);
-    s->from = nng_msg_get_pipe(s->msg);
     atomic_store_explicit(&s->gone, 0, memory_order_relaxed);
-    atomic_store_explicit(&s->pipe, nng_pipe_id(s->from), memory_order_relaxed);
+    atomic_store_explicit(&s->pipe, nng_pipe_id(nng_msg_get_pipe(s->msg)),
+                          memory_order_relaxed);
   }
   s->state = HELD;
   if (wefti_queue_push(&s->rep->done, &s->node)) {
@@ -150,6 +149,7 @@ weft_err wefti_rep_create(const wefti_rep_opts *opts, wefti_rep **out, weft_why 
   if (err != WEFT_OK) {
     (void)weft_whyf(why, err, "%s: cannot set up the socket", url);
   } else {
+    rep->bound.stall_ms = STALL_MS;
     err = wefti_listen(rep->sock, url, opts->url_out, opts->url_cap, &rep->bound, why);
   }
   if (err != WEFT_OK) {

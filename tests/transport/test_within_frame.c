@@ -447,12 +447,63 @@ static void a_server_closes_while_it_reads(void **state)
   weft_runtime_destroy(d.rt);
 }
 
+enum { FLOOD = 2000, FLOODERS = 5, FLOODS = 8 };
+
+/* Many small questions, of which no answer is read. */
+static void flood(int fd, bool tcp)
+{
+  static uint8_t bytes[FLOOD * 15];
+  const size_t len = burst(tcp, FLOOD, bytes);
+  const struct timeval some = { .tv_usec = 100000 };
+  const struct linger hard = { .l_onoff = 1 };
+  assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &some, sizeof some), 0);
+  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+  (void)!send(fd, bytes, len, MSG_NOSIGNAL);
+}
+
+/* While a server cannot write its answers it does not read: it seems quiet, with half of
+ * the questions before it.  Not inherited by the next ones: they are answered. */
+static void who_asks_and_does_not_read_goes(void **state)
+{
+  (void)state;
+  const weft_runtime_opts o = { .size = sizeof o, .loops = 1 };
+  desk d = { .err = WEFT_OK };
+  assert_ok(weft_runtime_create(&o, &d.rt));
+  assert_ok(weft_runtime_start_all(d.rt));
+  for (int tcp = 0; tcp < 2; tcp++) {
+    weft_rundir *dir;
+    assert_ok(weft_rundir_open(NULL, &dir, &d.why));
+    choose_url(tcp != 0, dir, d.at);
+    on_loop(weft_runtime_loop(d.rt, 0), do_open, &d);
+    assert_ok(d.err);
+    const unsigned before = descriptors();
+    for (int i = 0; i < FLOODS; i++) {
+      int fds[FLOODERS];
+      for (int k = 0; k < FLOODERS; k++) {
+        fds[k] = client_of(d.url, REQ0);
+        flood(fds[k], tcp != 0);
+      }
+      for (int k = 0; k < FLOODERS; k++) {
+        (void)close(fds[k]);
+      }
+    }
+    assert_descriptors_come_down_to(before);
+    on_loop(weft_runtime_loop(d.rt, 0), do_close, &d);
+    (void)poll(NULL, 0, 250);
+    weft_rundir_close(dir);
+  }
+  weft_runtime_stop(d.rt, 1000);
+  weft_runtime_join(d.rt);
+  weft_runtime_destroy(d.rt);
+}
+
 static const struct CMUnitTest cases[] = {
   cmocka_unit_test(closed_by_us_while_events_come),
   cmocka_unit_test(the_peers_of_links_go),
   cmocka_unit_test(watchers_over_tcp_go),
   cmocka_unit_test(a_publisher_closes_while_it_writes),
   cmocka_unit_test(a_server_closes_while_it_reads),
+  cmocka_unit_test(who_asks_and_does_not_read_goes),
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
