@@ -9,6 +9,11 @@ enum {
   WEFTI_GRANT_MS = 2000,
   WEFTI_FENCE_MS = WEFTI_GRANT_MS + 250,
 
+  /* Without any answer to a heartbeat for so long a member is fenced; who would follow it
+   * waits until its rank is free. */
+  WEFTI_HUNG_MS = 10000,
+  WEFTI_TAKEN_MS = WEFTI_HUNG_MS + WEFTI_FENCE_MS,
+
   /* What a query asks of a worker; the answer that names who was late comes before the
    * front end gives up. */
   WEFTI_WORKER_QUERY_MS = 30000,

@@ -1,16 +1,12 @@
 #include "announce.h"
 
+#include "agreed.h"
 #include "patience.h"
 #include "weft/clock.h"
 
 #include <stdlib.h>
 
-enum {
-  SLICE_MS = 1000,
-  AGAIN_MS = 3000,
-  TAKEN_AGAIN_MS = 100,
-  TAKEN_MS = 3000 /* the engine hears of the end of whom we follow in far less */
-};
+enum { SLICE_MS = 1000, AGAIN_MS = 3000, TAKEN_AGAIN_MS = 100 };
 
 struct wefti_announce {
   wefti_announce_opts opts;
@@ -52,8 +48,9 @@ static void *announce_main(void *arg)
       const bool moved =
           o->on_let_in && o->on_let_in(o->arg, heard_ms - let_in_ms, &o->hello);
       pause_ms = moved ? 0 : AGAIN_MS;
-    } else if (err == WEFT_E_EXISTS && !was_in && weft_clock_ms() - begun_ms < TAKEN_MS) {
-      pause_ms = TAKEN_AGAIN_MS; /* it may just have died */
+    } else if (err == WEFT_E_EXISTS && !was_in &&
+               weft_clock_ms() - begun_ms < WEFTI_TAKEN_MS) {
+      pause_ms = TAKEN_AGAIN_MS; /* by one that has died, or hangs */
     } else if (err != WEFT_E_TIMEOUT || weft_clock_ms() - heard_ms > o->patience_ms) {
       a->failure = why;
       o->on_failed(o->arg);

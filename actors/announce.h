@@ -16,7 +16,7 @@ typedef struct wefti_announce_opts {
   weft_join_hello hello;
   uint64_t patience_ms; /* without an engine */
   /* On the announcing thread, once: it is no use any more.  Whose rank is taken is told
-   * after a few seconds: the one before may just have died. */
+   * after WEFTI_TAKEN_MS: the one before may have died, or be taken for dead by then. */
   void (*on_failed)(void *arg);
   /* On the announcing thread, each time that it was let in, for_ms after the first time
    * of those in a row.  May write another address into *hello; true: say so at once.  May

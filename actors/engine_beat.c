@@ -53,7 +53,7 @@ void engine_beat_all(weft_ctx *ctx, engine *e)
 static void beat_failed(weft_ctx *ctx, engine *e, engine_member *m, const char *why)
 {
   const uint64_t silent = weft_now_ms(ctx) - m->stamp_at_ms;
-  if (m->state == MEMBER_ADOPTING || m->placing || silent >= ENGINE_HUNG_MS) {
+  if (m->state == MEMBER_ADOPTING || m->placing || silent >= WEFTI_HUNG_MS) {
     char text[128];
     (void)snprintf(text, sizeof text, "%.80s", why);
     engine_fence(ctx, e, m->rank, text);

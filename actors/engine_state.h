@@ -30,7 +30,6 @@ enum {
   ENGINE_ABORT_MS = 2000,         /* until a worker that does not let go is fenced */
   ENGINE_ABORT_FLEET_MS = 6000,   /* … a replica, which waits for workers itself */
   ENGINE_RECORD_MS = 200,         /* until a record that failed is tried again */
-  ENGINE_HUNG_MS = 10000,         /* without any answer to a heartbeat: fenced */
   ENGINE_COMMIT_RESERVE_MS = 5000 /* finish time kept for record, publish and fencing */
 };
 
