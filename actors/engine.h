@@ -289,9 +289,12 @@ void engine_history_resolved(weft_ctx *ctx, engine *e, const char *reason);
  * than what is kept. */
 const struct weft_journal_record *engine_history_find(const engine *e, uint64_t boot,
                                                       uint64_t epoch, bool *reaches);
-/* How that session ended; boot 0: the newest that did.  NULL = not known. */
+/* How that session, epoch > 0, ended; NULL = not known.  *known false: nothing is known
+ * of that life at all. */
 const struct weft_journal_record *engine_history_ended(const engine *e, uint64_t boot,
-                                                       uint64_t epoch);
+                                                       uint64_t epoch, bool *known);
+/* How the newest session that is over ended; NULL = there is none. */
+const struct weft_journal_record *engine_history_newest_end(const engine *e);
 weft_buf *engine_history_json(const engine *e, uint64_t limit);
 bool engine_history_limit(weft_str arg, uint64_t *out); /* false: no such number */
 /* What the session loads from, call by call. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ID_BOOT_DIGITS = 16 };
+enum { ID_BOOT_DIGITS = 16, ID_SHOWN = 80 /* of what is no id at all */ };
 
 bool engine_session_parse(weft_str id, uint64_t *boot, uint64_t *epoch)
 {
@@ -55,38 +55,57 @@ const char *engine_session_fate(const engine *e, const engine_call *call, char *
     return out;
   }
   /* Who names none has had the newest one, if any. */
+  bool known;
   const weft_journal_record *r =
-      engine_history_ended(e, named ? e->args.boot_id : 0, epoch);
+      named ? engine_history_ended(e, e->args.boot_id, epoch, &known)
+            : engine_history_newest_end(e);
   if (r != NULL && (named || r->kind == WEFT_JOURNAL_ABORTED)) {
     say(r, out, cap);
   }
   return out;
 }
 
-bool engine_session_is_known(weft_ctx *ctx, engine *e, engine_call *call, weft_str id)
+/* The answer to a call that names a session of another life. */
+static void answer_foreign(weft_ctx *ctx, engine *e, engine_call *call, weft_str id,
+                           uint64_t boot, uint64_t epoch)
 {
-  uint64_t boot, epoch;
+  bool known;
   char fate[ENGINE_TEXT_MAX] = "";
-  const char *name = engine_call_name(call->kind);
-  if (!engine_session_parse(id, &boot, &epoch)) {
+  const weft_journal_record *r = engine_history_ended(e, boot, epoch, &known);
+  const double up_s = (double)(weft_now_ms(ctx) - e->boot_ms) / 1000.0;
+  if (!known) {
     engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
-                      "%s: Weft-Session '%.*s' is none that this engine has given; start "
-                      "a new weight update",
-                      name, (int)id.len, id.p);
-    return false;
+                      "%s: this engine has no session '%.*s': it has been up for %.1f s, "
+                      "and of the life that gave this id it keeps no history, or it is "
+                      "another engine's; start a new weight update",
+                      engine_call_name(call->kind), (int)id.len, id.p, up_s);
+    return;
   }
-  if (boot == e->args.boot_id) {
-    call->session_epoch = epoch;
-    return true;
-  }
-  const weft_journal_record *r = engine_history_ended(e, boot, epoch);
   if (r != NULL) {
     say(r, fate, sizeof fate);
   }
   engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
                     "%s: Weft-Session '%.*s' is over: the engine restarted %.1f s ago%s; "
                     "start a new weight update",
-                    name, (int)id.len, id.p,
-                    (double)(weft_now_ms(ctx) - e->boot_ms) / 1000.0, fate);
+                    engine_call_name(call->kind), (int)id.len, id.p, up_s, fate);
+}
+
+bool engine_session_is_known(weft_ctx *ctx, engine *e, engine_call *call, weft_str id)
+{
+  uint64_t boot, epoch;
+  if (!engine_session_parse(id, &boot, &epoch) ||
+      (boot == e->args.boot_id && epoch > e->epoch_last)) {
+    engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                      "%s: Weft-Session '%.*s' is none that this engine has given; start "
+                      "a new weight update",
+                      engine_call_name(call->kind),
+                      (int)(id.len < ID_SHOWN ? id.len : ID_SHOWN), id.p);
+    return false;
+  }
+  if (boot == e->args.boot_id) {
+    call->session_epoch = epoch;
+    return true;
+  }
+  answer_foreign(ctx, e, call, id, boot, epoch);
   return false;
 }

@@ -225,13 +225,28 @@ const weft_journal_record *engine_history_find(const engine *e, uint64_t boot,
 }
 
 const weft_journal_record *engine_history_ended(const engine *e, uint64_t boot,
-                                                uint64_t epoch)
+                                                uint64_t epoch, bool *known)
+{
+  const struct engine_history *h = e->history;
+  *known = boot == e->args.boot_id;
+  for (size_t i = 1; i <= h->count; i++) {
+    const weft_journal_record *r =
+        h->entries[(h->next + ENGINE_HISTORY_KEPT - i) % ENGINE_HISTORY_KEPT];
+    *known = *known || r->boot_id == boot;
+    if (r->boot_id == boot && r->epoch == epoch) {
+      return r;
+    }
+  }
+  return NULL;
+}
+
+const weft_journal_record *engine_history_newest_end(const engine *e)
 {
   const struct engine_history *h = e->history;
   for (size_t i = 1; i <= h->count; i++) {
     const weft_journal_record *r =
         h->entries[(h->next + ENGINE_HISTORY_KEPT - i) % ENGINE_HISTORY_KEPT];
-    if (r->epoch != 0 && (boot == 0 || (r->boot_id == boot && r->epoch == epoch))) {
+    if (r->epoch != 0) {
       return r;
     }
   }

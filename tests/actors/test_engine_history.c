@@ -285,6 +285,19 @@ static void says(const world_answer *a, const char *text)
   }
 }
 
+static const world_answer *abort_of(const char *session)
+{
+  const weft_client_abort m = { .h.type = WEFT_MSG_CLIENT_ABORT,
+                                .session = { session, (uint32_t)strlen(session) } };
+  return world_call(&w, 2, &m.h, 10000);
+}
+
+static void has_begun(char *session, size_t cap)
+{
+  expect(world_begin(&w, 0), WEFT_OK);
+  (void)snprintf(session, cap, "%s", w.answers[0].session);
+}
+
 static const world_answer *finish_of(const char *session)
 {
   const weft_client_finish m = { .h.type = WEFT_MSG_CLIENT_FINISH,
@@ -351,11 +364,39 @@ static void who_comes_back_after_a_restart_hears_of_it(void **state)
   stop();
 }
 
+static void ids_that_this_engine_has_not_given_have_no_fate(void **state)
+{
+  (void)state;
+  char mine[80];
+  char never[80];
+  start();
+  has_begun(mine, sizeof mine);
+  expect(world_update(&w, 0, "{}", 0), WEFT_OK);
+  expect(world_finish(&w, 0, "one", 0), WEFT_OK);
+  static const char *const foreign[] = { "0000000000000000-1", "ffffffffffffffff-1" };
+  for (size_t i = 0; i < 2; i++) {
+    says(finish_of(foreign[i]), "this engine has no session '");
+    says(abort_of(foreign[i]), "this engine has no session '");
+    assert_null(strstr(w.answers[2].message, "committed"));
+    assert_null(strstr(w.answers[2].message, "restarted"));
+    assert_non_null(strstr(w.answers[2].message, "start a new weight update"));
+  }
+  (void)snprintf(never, sizeof never, "%.16s-999", mine);
+  says(finish_of(never), "none that this engine has given");
+  says(abort_of(never), "none that this engine has given");
+  char endless[1000];
+  memset(endless, 'x', sizeof endless - 1);
+  endless[sizeof endless - 1] = '\0';
+  says(finish_of(endless), "start a new weight update"); /* the end is not cut off */
+  stop();
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(who_lost_a_session_hears_to_whom),
     cmocka_unit_test(who_comes_back_after_a_restart_hears_of_it),
+    cmocka_unit_test(ids_that_this_engine_has_not_given_have_no_fate),
     cmocka_unit_test(changes_and_aborts_newest_first),
     cmocka_unit_test(a_finish_commits_the_digest_it_asks_for_and_no_other),
     cmocka_unit_test(the_last_commit_is_pushed_again),
