@@ -234,13 +234,15 @@ const char *engine_unchanged(const engine *e);
 /* ---- engine_ended.c */
 /* false: no session of any engine. */
 bool engine_session_parse(weft_str id, uint64_t *boot, uint64_t *epoch);
-/* Fills session_epoch from the call's Weft-Session.  false after the refusal: it is
+/* Fills session_epoch from the call's Weft-Session.  false after the answer: it is
  * nobody's, or of a life before this one. */
 bool engine_session_is_known(weft_ctx *ctx, engine *e, engine_call *call, weft_str id);
 /* " (session … was aborted: …)" for a caller that comes back to a session that is no
  * more: the one that it names, else the newest.  "" when nothing is known. */
 const char *engine_session_fate(const engine *e, const engine_call *call, char *out,
                                 size_t cap);
+/* The session that the call names was, by whomever. */
+bool engine_session_was_aborted(const engine *e, const engine_call *call);
 
 /* ---- engine_status.c */
 weft_buf *engine_status_json(weft_ctx *ctx, const engine *e); /* NULL = out of memory */

@@ -66,6 +66,22 @@ static bool is_too_late(weft_ctx *ctx, engine *e, engine_call *call)
   return true;
 }
 
+/* true after the refusal of a call whose session is over, while another one has begun. */
+static bool is_anothers(weft_ctx *ctx, engine *e, engine_call *call)
+{
+  if (call->session_epoch == 0 || call->session_epoch == e->session.epoch) {
+    return false;
+  }
+  char text[256];
+  char why[ENGINE_TEXT_MAX];
+  engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                    "%s: that Weft-Session is over%s, another one is open%s",
+                    engine_call_name(call->kind),
+                    engine_session_fate(e, call, why, sizeof why),
+                    holder(ctx, e, text, sizeof text));
+  return true;
+}
+
 static void dispatch_init(weft_ctx *ctx, engine *e, engine_call *call)
 {
   const wefti_session_state s = e->session.state;
@@ -173,21 +189,15 @@ static void dispatch_start(weft_ctx *ctx, engine *e, engine_call *call)
 static bool needs_open(weft_ctx *ctx, engine *e, engine_call *call, const char *not_open)
 {
   const wefti_session_state s = e->session.state;
-  char text[ENGINE_TEXT_MAX];
-  char why[ENGINE_TEXT_MAX];
-  if (s == WEFTI_OPEN) {
-    if (call->session_epoch != 0 && call->session_epoch != e->session.epoch) {
-      engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
-                        "%s: that Weft-Session is over%s, another one is open%s",
-                        engine_call_name(call->kind),
-                        engine_session_fate(e, call, why, sizeof why),
-                        holder(ctx, e, text, sizeof text));
-      return false;
-    }
-    return true;
-  }
   const bool busy =
       s == WEFTI_STARTING || s == WEFTI_TRANSFERRING || s == WEFTI_FINISHING;
+  char text[ENGINE_TEXT_MAX];
+  if ((s == WEFTI_OPEN || busy) && is_anothers(ctx, e, call)) {
+    return false;
+  }
+  if (s == WEFTI_OPEN) {
+    return true;
+  }
   if (busy) {
     engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
                       "%s called while another call of the session is under way%s",
@@ -222,15 +232,18 @@ static void dispatch_abort(weft_ctx *ctx, engine *e, engine_call *call)
 {
   const wefti_session_state s = e->session.state;
   if (s == WEFTI_IDLE) {
-    engine_answer_ok(ctx, e, call); /* nothing is open: what was wanted is so */
+    char why[ENGINE_TEXT_MAX];
+    if (call->session_epoch == 0 || engine_session_was_aborted(e, call)) {
+      engine_answer_ok(ctx, e, call); /* nothing is open: what was wanted is so */
+    } else {
+      engine_answer_err(ctx, e, call, WEFT_E_CONFLICT,
+                        "abort_weight_update: that Weft-Session is over, nothing of it "
+                        "is left to abort%s",
+                        engine_session_fate(e, call, why, sizeof why));
+    }
     return;
   }
-  if (call->session_epoch != 0 && call->session_epoch != e->session.epoch) {
-    char who[256];
-    engine_answer_err(
-        ctx, e, call, WEFT_E_CONFLICT,
-        "abort_weight_update: that Weft-Session is over, another one is open%s",
-        holder(ctx, e, who, sizeof who));
+  if (is_anothers(ctx, e, call)) {
     return;
   }
   if (s == WEFTI_COMMITTING || s == WEFTI_ABORTING) {

@@ -65,6 +65,14 @@ const char *engine_session_fate(const engine *e, const engine_call *call, char *
   return out;
 }
 
+bool engine_session_was_aborted(const engine *e, const engine_call *call)
+{
+  bool known;
+  const uint64_t epoch = call->session_epoch;
+  const weft_journal_record *r = engine_history_ended(e, e->args.boot_id, epoch, &known);
+  return epoch == e->last_abort_epoch || (r != NULL && r->kind == WEFT_JOURNAL_ABORTED);
+}
+
 /* The answer to a call that names a session of another life. */
 static void answer_foreign(weft_ctx *ctx, engine *e, engine_call *call, weft_str id,
                            uint64_t boot, uint64_t epoch)
@@ -79,6 +87,11 @@ static void answer_foreign(weft_ctx *ctx, engine *e, engine_call *call, weft_str
                       "and of the life that gave this id it keeps no history, or it is "
                       "another engine's; start a new weight update",
                       engine_call_name(call->kind), (int)id.len, id.p, up_s);
+    return;
+  }
+  if (r != NULL && r->kind == WEFT_JOURNAL_ABORTED && call->kind == CALL_ABORT &&
+      e->session.state == WEFTI_IDLE) {
+    engine_answer_ok(ctx, e, call);
     return;
   }
   if (r != NULL) {

@@ -361,6 +361,82 @@ static void who_comes_back_after_a_restart_hears_of_it(void **state)
   says(finish_of("000000000000dead-0"), "none that this engine has given");
   says(finish_of("000000000000DEAD-5"), "none that this engine has given");
   says(world_update(&w, 0, "{}", 0), "000000000000dead-5 was aborted: engine restarted");
+  expect(abort_of("000000000000dead-5"), WEFT_OK); /* it is as wanted */
+  says(abort_of("000000000000dead-4"), "was committed as change 1");
+  says(abort_of("000000000000dead-3"), "the engine restarted");
+  expect(world_begin(&w, 0), WEFT_OK);
+  says(abort_of("000000000000dead-5"), "was aborted: engine restarted");
+  expect(world_update(&w, 0, "{}", 0), WEFT_OK); /* that one is still open */
+  stop();
+}
+
+static void who_aborts_a_session_that_is_over_hears_how_it_ended(void **state)
+{
+  (void)state;
+  char lost[80];
+  char mine[80];
+  char want[200];
+  start();
+  expect(abort_of(""), WEFT_OK);
+  has_begun(lost, sizeof lost);
+  expect(world_init(&w, 1), WEFT_OK);
+  expect(abort_of(lost), WEFT_OK); /* taken over: it is as wanted */
+  has_begun(mine, sizeof mine);
+  (void)snprintf(want, sizeof want, "is over (session %s was aborted: taken over", lost);
+  says(abort_of(lost), want);
+  says(abort_of(lost), "another one is open (session ");
+  expect(world_update(&w, 0, "{}", 0), WEFT_OK);
+  expect(world_finish(&w, 0, "two", 0), WEFT_OK);
+  (void)snprintf(want, sizeof want,
+                 "left to abort (session %s was committed as change 1)", mine);
+  says(abort_of(mine), want);
+  expect(abort_of(lost), WEFT_OK); /* still, though it is not the last one any more */
+  expect(abort_of(""), WEFT_OK);
+  stop();
+}
+
+static void an_abort_that_comes_too_late_says_so(void **state)
+{
+  (void)state;
+  char mine[80];
+  start();
+  has_begun(mine, sizeof mine);
+  expect(world_update(&w, 0, "{}", 0), WEFT_OK);
+  w.journal_slow = true;
+  const weft_client_finish finish = { .h.type = WEFT_MSG_CLIENT_FINISH };
+  world_post(&w, 0, &finish.h);
+  world_run(&w, 20);
+  assert_non_null(strstr(world_query(&w, 1, WEFT_QUERY_STATUS)->body, "\"committing\""));
+  says(abort_of(mine), "was committed as change 1"); /* has waited for the outcome */
+  stop();
+}
+
+static void who_lost_a_session_hears_it_while_the_other_one_is_busy(void **state)
+{
+  (void)state;
+  char lost[80];
+  char mine[80];
+  char want[200];
+  start();
+  has_begun(lost, sizeof lost);
+  expect(world_init(&w, 1), WEFT_OK);
+  has_begun(mine, sizeof mine);
+  w.workers[1].fault = (world_fault){ .type = WEFT_MSG_W_GO, .once = true };
+  w.workers[1].fault.kind = FAULT_MUTE;
+  weft_buf *info = weft_buf_create("{}", 2);
+  const weft_client_update update = { .h.type = WEFT_MSG_CLIENT_UPDATE, .info = info };
+  world_post(&w, 0, &update.h);
+  weft_buf_unref(info);
+  world_run(&w, 100);
+  const weft_client_finish again = { .h.type = WEFT_MSG_CLIENT_FINISH,
+                                     .session = { mine, (uint32_t)strlen(mine) } };
+  says(world_call(&w, 1, &again.h, 1000), "another call of the session is under way");
+  (void)snprintf(want, sizeof want, "is over (session %s was aborted: taken over", lost);
+  const weft_client_finish late = { .h.type = WEFT_MSG_CLIENT_FINISH,
+                                    .session = { lost, (uint32_t)strlen(lost) } };
+  says(world_call(&w, 1, &late.h, 1000), want);
+  says(abort_of(lost), want);
+  assert_non_null(strstr(w.answers[2].message, "running update_weights"));
   stop();
 }
 
@@ -396,6 +472,9 @@ int main(void)
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(who_lost_a_session_hears_to_whom),
     cmocka_unit_test(who_comes_back_after_a_restart_hears_of_it),
+    cmocka_unit_test(who_aborts_a_session_that_is_over_hears_how_it_ended),
+    cmocka_unit_test(an_abort_that_comes_too_late_says_so),
+    cmocka_unit_test(who_lost_a_session_hears_it_while_the_other_one_is_busy),
     cmocka_unit_test(ids_that_this_engine_has_not_given_have_no_fate),
     cmocka_unit_test(changes_and_aborts_newest_first),
     cmocka_unit_test(a_finish_commits_the_digest_it_asks_for_and_no_other),

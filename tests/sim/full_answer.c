@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static uint64_t epoch_in(const char *session)
@@ -71,6 +72,18 @@ static void check_finish(full *w, const full_call *call)
   check_session(w, call, (uint64_t)(e - b->epochs));
 }
 
+/* Who is told that a session was aborted does not find its bytes live. */
+static void check_abort(full *w, const full_call *call)
+{
+  const full_boot *b = full_now(w);
+  const uint64_t epoch = call->with_session ? epoch_in(call->session) : 0;
+  if (call->err == WEFT_OK && epoch > 0 && epoch < FULL_EPOCHS &&
+      strtoull(call->session, NULL, 16) == b->id && b->epochs[epoch].sequence != 0) {
+    full_break(w, "session %s was aborted, a client is told; it is change %" PRIu64,
+               call->session, b->epochs[epoch].sequence);
+  }
+}
+
 /* It has not hung up; by HTTP, who has is not answered. */
 static bool is_there(const full *w, const full_call *call)
 {
@@ -133,6 +146,8 @@ void full_check_answer(full *w, full_call *call, bool kept)
     check_update(w, call);
   } else if (call->type == WEFT_MSG_CLIENT_FINISH) {
     check_finish(w, call);
+  } else if (call->type == WEFT_MSG_CLIENT_ABORT) {
+    check_abort(w, call);
   }
 }
 

@@ -173,6 +173,10 @@ MUTATIONS = [
     ("session-not-passed", "the acceptor does not pass on Weft-Session", [
         ("actors/acceptor_message.c", ".session = (rq)->call->session",
          ".session = { NULL, 0 }")]),
+    ("abort-of-anything", "an abort while no session is open does not look at the one that it names", [
+        (ENGINE + "dispatch.c",
+         "    if (call->session_epoch == 0 || engine_session_was_aborted(e, call)) {",
+         "    if (call->session_epoch < UINT64_MAX) {")]),
     ("timeout-not-passed", "timeout_s is the acceptor's own deadline only", [
         ("actors/acceptor_message.c", ".timeout_ms = (rq)->query->timeout_ms,",
          ".timeout_ms = 0,")]),
