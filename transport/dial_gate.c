@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BACKLOG = 8, EVENTS = 16 };
+enum { BACKLOG = 8, EVENTS = 16, PAUSE_MS = 100 /* when there are no descriptors */ };
 
 struct wefti_dialed {
   pthread_mutex_t lock; /* over all that follows; not held in waits */
@@ -27,7 +27,8 @@ struct wefti_dialed {
   wefti_addrs peer;
   size_t next; /* of peer's addresses */
   size_t failed;
-  int listen_fd; /* where nng connects */
+  int listen_fd;        /* where nng connects */
+  int64_t paused_until; /* that one, 0 = it is not */
   int wake_fd;
   bool once, has_first, ended;
   int first; /* see wefti_dial_wait */
@@ -52,6 +53,12 @@ static void watch_listener(wefti_dialed *d, bool on)
   (void)epoll_ctl(d->relay.epoll, EPOLL_CTL_MOD, d->listen_fd, &ev);
 }
 
+/* Of us or of the peer's backlog, and not for long. */
+static bool is_short(int rc)
+{
+  return rc == EAGAIN || rc == EMFILE || rc == ENFILE || rc == ENOMEM || rc == ENOBUFS;
+}
+
 static void on_connect(void *arg, int rc)
 {
   wefti_dialed *d = arg;
@@ -67,7 +74,9 @@ static void on_connect(void *arg, int rc)
   if (++d->failed >= d->peer.count) {
     d->peer.count = d->peer.named ? 0 : d->peer.count; /* it may have moved */
     d->failed = 0;
-    set_first(d, rc);
+    if (!is_short(rc)) {
+      set_first(d, rc);
+    }
   }
 }
 
@@ -124,6 +133,9 @@ static void take_nng(wefti_dialed *d)
     wefti_relay_await(&d->relay, fd);
   } else if (fd >= 0) {
     (void)close(fd);
+  } else if (is_short(errno) && errno != EAGAIN) {
+    d->paused_until = wefti_relay_now() + PAUSE_MS;
+    watch_listener(d, false);
   }
 }
 
@@ -138,6 +150,10 @@ static void turn(wefti_dialed *d, const struct epoll_event *events, int n)
     }
   }
   wefti_relay_tick(&d->relay);
+  if (d->paused_until != 0 && wefti_relay_now() >= d->paused_until) {
+    d->paused_until = 0;
+    watch_listener(d, true);
+  }
 }
 
 static void dialed_free(wefti_dialed *d)
@@ -160,7 +176,7 @@ static void *run(void *arg)
   struct epoll_event events[EVENTS];
   (void)pthread_mutex_lock(&d->lock);
   while (!d->ended) {
-    const int ms = wefti_relay_patience(&d->relay, 0);
+    const int ms = wefti_relay_patience(&d->relay, d->paused_until);
     (void)pthread_mutex_unlock(&d->lock);
     const int n = epoll_wait(d->relay.epoll, events, EVENTS, ms);
     (void)pthread_mutex_lock(&d->lock);

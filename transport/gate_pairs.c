@@ -128,14 +128,27 @@ static void discard(const wefti_relay *r, wefti_pair *p)
   p->nng.ended = n == 0 || (errno != EAGAIN && errno != EINTR);
 }
 
+/* Of LEAVING, now and then: is nng to be hung up on?  When it has read everything nothing
+ * is discarded any more: one that goes on writing fills the socket, and is quiet then. */
+static bool is_quiet(wefti_relay *r, wefti_pair *p)
+{
+  const bool still = !moved(p);
+  const bool all_read = p->unread[0] == 0;
+  if (!all_read) {
+    discard(r, p);
+  }
+  return p->nng.ended ||
+         !wefti_end_watch(r, &p->nng, all_read ? 0u : (uint32_t)EPOLLIN) ||
+         (still && all_read);
+}
+
 static void leave(wefti_relay *r, wefti_pair *p)
 {
   wefti_end_close(r, &p->client);
   p->phase = LEAVING;
-  discard(r, p);
-  (void)moved(p);
+  p->stirred = true;
   set_due(r, p, QUIET_MS);
-  if (p->nng.ended || !wefti_end_watch(r, &p->nng, EPOLLIN)) {
+  if (is_quiet(r, p)) {
     drop(r, p);
   }
 }
@@ -153,8 +166,10 @@ static void settle(wefti_relay *r, wefti_pair *p)
   }
   const bool over = p->client.ended || p->client.deaf || p->nng.ended || p->nng.deaf;
   const bool stalls = r->stall_ms != 0 && p->client.len > 0;
-  if (p->due == 0 && (over || stalls)) {
-    set_due(r, p, over ? FLUSH_MS : r->stall_ms);
+  if (over && (p->due == 0 || p->due > wefti_relay_now() + FLUSH_MS)) {
+    set_due(r, p, FLUSH_MS);
+  } else if (!over && stalls && p->due == 0) {
+    set_due(r, p, r->stall_ms);
   } else if (!over && !stalls) {
     p->due = 0;
   }
@@ -326,7 +341,7 @@ void wefti_relay_event(wefti_relay *r, wefti_end *end, uint32_t events)
   if ((events & (uint32_t)EPOLLOUT) != 0 && end->len > 0) {
     const size_t before = end->at;
     wefti_end_flush(end);
-    p->due = end->at == before ? p->due : 0; /* it reads */
+    p->due = end != &p->client || end->at == before ? p->due : 0; /* it reads */
   }
   if ((events & ~(uint32_t)EPOLLOUT) != 0 && readable_wanted(end) &&
       !wefti_end_pump(r, end)) {
@@ -345,8 +360,8 @@ static void overdue(wefti_relay *r, wefti_pair *p)
     knock(r, p);
   } else if (p->phase == OPEN) {
     leave(r, p);
-  } else if (p->phase == LEAVING && (moved(p) || p->unread[0] > 0)) {
-    set_due(r, p, QUIET_MS); /* what nng has not read yet it can begin to read any time */
+  } else if (p->phase == LEAVING && !is_quiet(r, p)) {
+    set_due(r, p, QUIET_MS);
   } else {
     drop(r, p);
   }

@@ -497,6 +497,36 @@ static void who_asks_and_does_not_read_goes(void **state)
   weft_runtime_destroy(d.rt);
 }
 
+/* It has something for them more often than anybody waits for quiet. */
+static void the_watchers_of_a_busy_publisher_go(void **state)
+{
+  (void)state;
+  static char text[SMALL];
+  weft_pub *pub = NULL;
+  weft_why why;
+  char url[64];
+  int fds[CROWD];
+  memset(text, 'x', sizeof text);
+  assert_ok(weft_pub_create("tcp://127.0.0.1:0", url, sizeof url, &pub, &why));
+  const unsigned before = descriptors();
+  for (int k = 0; k < CROWD; k++) {
+    fds[k] = client_of(url, SUB0);
+  }
+  for (int k = 0; k < CROWD; k++) {
+    (void)close(fds[k]);
+  }
+  unsigned n = descriptors();
+  for (int i = 0; i < PATIENCE_MS / 5 && n > before; i++) {
+    assert_ok(weft_pub_send(pub, "t", text, sizeof text));
+    (void)poll(NULL, 0, 5);
+    n = descriptors();
+  }
+  if (n > before) {
+    fail_msg("%u descriptors, %u before", n, before);
+  }
+  weft_pub_destroy(pub);
+}
+
 static const struct CMUnitTest cases[] = {
   cmocka_unit_test(closed_by_us_while_events_come),
   cmocka_unit_test(the_peers_of_links_go),
@@ -504,6 +534,7 @@ static const struct CMUnitTest cases[] = {
   cmocka_unit_test(a_publisher_closes_while_it_writes),
   cmocka_unit_test(a_server_closes_while_it_reads),
   cmocka_unit_test(who_asks_and_does_not_read_goes),
+  cmocka_unit_test(the_watchers_of_a_busy_publisher_go),
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
