@@ -81,8 +81,8 @@ static weft_err on_join(void *arg, const weft_join_hello *hello, weft_why *why)
     .url = wefti_str(hello->url),
   };
   err = wefti_post(m->rt, m->supervisor, &ready.h);
-  if (err != WEFT_OK) {
-    return weft_whyf(why, err, "the engine cannot take it in now: %s",
+  if (err != WEFT_OK) { /* it asks again */
+    return weft_whyf(why, WEFT_E_UNAVAIL, "the engine cannot take it in now: %s",
                      weft_strerror(err));
   }
   joined->incarnation = hello->incarnation;

@@ -168,6 +168,9 @@ void engine_update_go(weft_ctx *ctx, engine *e)
   engine_inplace_go(e);
   engine_round_begin(ctx, e, PHASE_GO, engine_call_left_ms(ctx, e->call),
                      e->session.state == WEFTI_INIT ? init_ready : transferred);
+  if (e->inplace.wrote) {
+    engine_wake_waiting(ctx, e); /* labels hear that there is nothing to name */
+  }
 }
 
 /* One entry per rank: update_info is a list, so they need not get the same bytes.  Each

@@ -104,11 +104,15 @@ static void a_label_waits_while_an_update_is_accepted(void **state)
     expect(world_begin(&w, 0), WEFT_OK, "");
     w.workers[1].fault =
         (world_fault){ WEFT_MSG_W_ACCEPT, refused ? FAULT_MUTE : FAULT_SLOW, 500, true };
+    w.workers[0].fault = (world_fault){ WEFT_MSG_W_GO, FAULT_SLOW, 300, true };
     post_update(1000);
     world_run(&w, 100);
     world_post(&w, 1, &label_two.h);
     world_run(&w, 100);
     assert_false(w.answers[1].came);
+    world_run(&w, 400);
+    assert_int_equal(w.answers[1].came, !refused); /* when they begin to write */
+    assert_false(w.answers[0].came);
     world_run(&w, 4000);
     expect(&w.answers[0], refused ? WEFT_E_TIMEOUT : WEFT_OK, "");
     expect(&w.answers[1], refused ? WEFT_OK : WEFT_E_CONFLICT, "");
