@@ -120,6 +120,8 @@ void worker_fetch_begin(weft_ctx *ctx, worker *w, const worker_ask *ask)
     worker_ok(ctx, w, ask); /* has happened */
   } else if (st.weights_sequence >= ask->sequence) {
     worker_refuse(ctx, ask, WEFT_E_STALE, "rank %" PRIu32 " has newer weights", w->rank);
+  } else if (w->corr != 0 && w->job == WEFT_DEVICE_REAP) {
+    worker_keep(ctx, w, ask); /* of what a fetch that has failed left, say */
   } else if (!worker_is_free(w)) {
     /* The next attempt will find the device thread free. */
     worker_refuse(ctx, ask, WEFT_E_UNAVAIL, "rank %" PRIu32 ": the device thread is busy",

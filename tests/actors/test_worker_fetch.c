@@ -224,6 +224,28 @@ static void a_failure_is_told_and_can_be_tried_again(void **state)
   end(&l);
 }
 
+/* What a failure left is tidied up at the next heartbeat, when the next lender may have
+ * been found. */
+static void a_next_attempt_does_not_fail_because_the_last_one_is_tidied_up(void **state)
+{
+  (void)state;
+  lender l;
+  begin(&l);
+  (void)world_adopt(l.w, SEQ, digest);
+  assert_null(fetch(&l, SEQ));
+  device_ends(&l, WEFT_E_FAILED);
+  world_is(world_ask(l.w, w_beat, W_BEAT, 0, .grant = 0), WEFT_MSG_W_STATE);
+  assert_int_equal(l.w->last_run.job, WEFT_DEVICE_REAP);
+  assert_null(fetch(&l, SEQ)); /* waits */
+  const uint64_t asked = l.w->corr;
+  assert_true(atomic_load(&l.w->device->cancel));
+  world_release(l.w);
+  device_ends(&l, WEFT_OK);
+  world_is(world_answer(l.w, asked), WEFT_MSG_W_OK);
+  assert_true(serves(&l, SEQ));
+  end(&l);
+}
+
 static void a_start_does_not_wait_for_it(void **state)
 {
   (void)state;
@@ -314,6 +336,7 @@ int main(void)
     cmocka_unit_test(a_late_frame_does_not_end_the_loan_that_came_after_it),
     cmocka_unit_test(what_was_fetched_is_served_under_the_engines_number),
     cmocka_unit_test(a_failure_is_told_and_can_be_tried_again),
+    cmocka_unit_test(a_next_attempt_does_not_fail_because_the_last_one_is_tidied_up),
     cmocka_unit_test(a_start_does_not_wait_for_it),
     cmocka_unit_test(a_late_frame_of_the_past_is_refused),
     cmocka_unit_test(a_second_copy_of_the_question_gets_the_answer),
