@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BACKLOG = 8, EVENTS = 16, PAUSE_MS = 100 /* when there are no descriptors */ };
+enum { BACKLOG = 8, EVENTS = 16 };
 
 struct wefti_dialed {
   pthread_mutex_t lock; /* over all that follows; not held in waits */
@@ -27,8 +27,7 @@ struct wefti_dialed {
   wefti_addrs peer;
   size_t next; /* of peer's addresses */
   size_t failed;
-  int listen_fd;        /* where nng connects */
-  int64_t paused_until; /* that one, 0 = it is not */
+  int listen_fd; /* where nng connects */
   int wake_fd;
   bool once, has_first, ended;
   int first; /* see wefti_dial_wait */
@@ -47,18 +46,6 @@ static void set_first(wefti_dialed *d, int rc)
   }
 }
 
-static void watch_listener(wefti_dialed *d, bool on)
-{
-  struct epoll_event ev = { .events = on ? (uint32_t)EPOLLIN : 0u, .data.ptr = d };
-  (void)epoll_ctl(d->relay.epoll, EPOLL_CTL_MOD, d->listen_fd, &ev);
-}
-
-/* Of us or of the peer's backlog, and not for long. */
-static bool is_short(int rc)
-{
-  return rc == EAGAIN || rc == EMFILE || rc == ENFILE || rc == ENOMEM || rc == ENOBUFS;
-}
-
 static void on_connect(void *arg, int rc)
 {
   wefti_dialed *d = arg;
@@ -66,7 +53,7 @@ static void on_connect(void *arg, int rc)
     set_first(d, 0);
     d->failed = 0;
     if (d->once) {
-      watch_listener(d, false); /* nng waits in the backlog, in vain */
+      wefti_relay_deafen(&d->relay); /* nng waits in the backlog, in vain */
     }
     return;
   }
@@ -74,7 +61,7 @@ static void on_connect(void *arg, int rc)
   if (++d->failed >= d->peer.count) {
     d->peer.count = d->peer.named ? 0 : d->peer.count; /* it may have moved */
     d->failed = 0;
-    if (!is_short(rc)) {
+    if (rc != EAGAIN && !wefti_relay_is_short(rc)) { /* that passes */
       set_first(d, rc);
     }
   }
@@ -133,9 +120,8 @@ static void take_nng(wefti_dialed *d)
     wefti_relay_await(&d->relay, fd);
   } else if (fd >= 0) {
     (void)close(fd);
-  } else if (is_short(errno) && errno != EAGAIN) {
-    d->paused_until = wefti_relay_now() + PAUSE_MS;
-    watch_listener(d, false);
+  } else {
+    (void)wefti_relay_pauses(&d->relay, errno);
   }
 }
 
@@ -150,10 +136,6 @@ static void turn(wefti_dialed *d, const struct epoll_event *events, int n)
     }
   }
   wefti_relay_tick(&d->relay);
-  if (d->paused_until != 0 && wefti_relay_now() >= d->paused_until) {
-    d->paused_until = 0;
-    watch_listener(d, true);
-  }
 }
 
 static void dialed_free(wefti_dialed *d)
@@ -176,7 +158,7 @@ static void *run(void *arg)
   struct epoll_event events[EVENTS];
   (void)pthread_mutex_lock(&d->lock);
   while (!d->ended) {
-    const int ms = wefti_relay_patience(&d->relay, d->paused_until);
+    const int ms = wefti_relay_patience(&d->relay);
     (void)pthread_mutex_unlock(&d->lock);
     const int n = epoll_wait(d->relay.epoll, events, EVENTS, ms);
     (void)pthread_mutex_lock(&d->lock);
@@ -199,7 +181,6 @@ static bool listen_for_nng(wefti_dialed *d, char *url, size_t cap)
   struct sockaddr_un sa = { .sun_family = AF_UNIX };
   socklen_t len = sizeof sa;
   const size_t head = offsetof(struct sockaddr_un, sun_path) + 1;
-  struct epoll_event ev = { .events = EPOLLIN, .data.ptr = d };
   struct epoll_event wake = { .events = EPOLLIN, .data.ptr = NULL };
   d->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   d->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -207,7 +188,7 @@ static bool listen_for_nng(wefti_dialed *d, char *url, size_t cap)
       bind(d->listen_fd, (const struct sockaddr *)&sa, sizeof sa.sun_family) != 0 ||
       listen(d->listen_fd, BACKLOG) != 0 ||
       getsockname(d->listen_fd, (struct sockaddr *)&sa, &len) != 0 || len <= head ||
-      epoll_ctl(d->relay.epoll, EPOLL_CTL_ADD, d->listen_fd, &ev) != 0 ||
+      !wefti_relay_listen(&d->relay, d->listen_fd, d) ||
       epoll_ctl(d->relay.epoll, EPOLL_CTL_ADD, d->wake_fd, &wake) != 0) {
     return false;
   }

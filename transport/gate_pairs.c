@@ -20,6 +20,7 @@ enum {
   HELLO_MS = 2000, /* patience with a client that has not sent it; it does so at once */
   FLUSH_MS = 1000, /* with one that does not read what was sent before the end */
   QUIET_MS = 100,  /* between the last byte of one that is gone and nng's hearing of it */
+  PAUSE_MS = 20,   /* of a listener, when descriptors or memory are short */
   KNOCK_MS = 20,   /* pause while nng's backlog is full */
   KNOCKS_MAX = 250 /* then it is told to come again */
 };
@@ -70,6 +71,44 @@ int64_t wefti_relay_now(void)
 {
   return (int64_t)weft_clock_ms() + 1;
 }
+
+/* ---- the listener */
+
+static bool arm_listener(const wefti_relay *r, int op, uint32_t events)
+{
+  struct epoll_event ev = { .events = events, .data.ptr = r->owner };
+  return epoll_ctl(r->epoll, op, r->listener, &ev) == 0;
+}
+
+bool wefti_relay_listen(wefti_relay *r, int fd, void *owner)
+{
+  r->listener = fd;
+  r->owner = owner;
+  return arm_listener(r, EPOLL_CTL_ADD, EPOLLIN);
+}
+
+void wefti_relay_deafen(wefti_relay *r)
+{
+  r->paused_until = 0;
+  (void)arm_listener(r, EPOLL_CTL_MOD, 0);
+}
+
+bool wefti_relay_is_short(int rc)
+{
+  return rc == EMFILE || rc == ENFILE || rc == ENOMEM || rc == ENOBUFS;
+}
+
+bool wefti_relay_pauses(wefti_relay *r, int rc)
+{
+  if (!wefti_relay_is_short(rc)) {
+    return false;
+  }
+  r->paused_until = wefti_relay_now() + PAUSE_MS;
+  (void)arm_listener(r, EPOLL_CTL_MOD, 0);
+  return true;
+}
+
+/* ---- pairs */
 
 static void set_due(wefti_relay *r, wefti_pair *p, int64_t ms)
 {
@@ -385,6 +424,10 @@ void wefti_relay_tick(wefti_relay *r)
       }
     }
   }
+  if (r->paused_until != 0 && wefti_relay_now() >= r->paused_until) {
+    r->paused_until = 0;
+    (void)arm_listener(r, EPOLL_CTL_MOD, EPOLLIN);
+  }
   while (r->dead != NULL) {
     wefti_pair *p = r->dead;
     r->dead = p->next;
@@ -392,11 +435,11 @@ void wefti_relay_tick(wefti_relay *r)
   }
 }
 
-int wefti_relay_patience(const wefti_relay *r, int64_t also)
+int wefti_relay_patience(const wefti_relay *r)
 {
   int64_t due = r->next_due;
-  if (also != 0 && (due == 0 || also < due)) {
-    due = also;
+  if (r->paused_until != 0 && (due == 0 || r->paused_until < due)) {
+    due = r->paused_until;
   }
   const int64_t left = due == 0 ? -1 : due - wefti_relay_now();
   return due != 0 && left < 0 ? 0 : (int)left; /* at most a few seconds away */

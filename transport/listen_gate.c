@@ -20,8 +20,7 @@
 
 enum {
   BACKLOG = 128,
-  EVENTS = 64,  /* taken per turn; also connections accepted per turn */
-  PAUSE_MS = 20 /* before accepting again when descriptors or memory are short */
+  EVENTS = 64 /* taken per turn; also connections accepted per turn */
 };
 
 struct wefti_gate {
@@ -29,7 +28,6 @@ struct wefti_gate {
   wefti_relay relay;
   int listen_fd;
   int wake_fd;
-  int64_t paused_until;
   bool made; /* the socket file, which is mine */
   struct stat mine;
   wefti_addr at;
@@ -75,12 +73,6 @@ void wefti_gate_destroy(wefti_gate *gate)
   free(gate);
 }
 
-static bool arm_listener(wefti_gate *g, int op, uint32_t events)
-{
-  struct epoll_event ev = { .events = events, .data.ptr = g };
-  return epoll_ctl(g->relay.epoll, op, g->listen_fd, &ev) == 0;
-}
-
 static void take_clients(wefti_gate *g)
 {
   for (unsigned i = 0; i < EVENTS; i++) {
@@ -88,12 +80,8 @@ static void take_clients(wefti_gate *g)
     if (fd >= 0) {
       wefti_addr_no_delay(fd);
       wefti_relay_add(&g->relay, fd);
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
-               errno == ENOBUFS) {
-      g->paused_until = wefti_relay_now() + PAUSE_MS;
-      (void)arm_listener(g, EPOLL_CTL_MOD, 0);
-      return;
-    } else if (errno != EINTR && errno != ECONNABORTED) {
+    } else if (wefti_relay_pauses(&g->relay, errno) ||
+               (errno != EINTR && errno != ECONNABORTED)) {
       return;
     }
   }
@@ -110,10 +98,6 @@ static void turn(wefti_gate *g, const struct epoll_event *events, int n)
     }
   }
   wefti_relay_tick(&g->relay);
-  if (g->paused_until != 0 && wefti_relay_now() >= g->paused_until) {
-    g->paused_until = 0;
-    (void)arm_listener(g, EPOLL_CTL_MOD, EPOLLIN);
-  }
 }
 
 static void *run(void *arg)
@@ -122,7 +106,7 @@ static void *run(void *arg)
   struct epoll_event events[EVENTS];
   (void)pthread_mutex_lock(&g->lock);
   while (!g->ended) {
-    const int ms = wefti_relay_patience(&g->relay, g->paused_until);
+    const int ms = wefti_relay_patience(&g->relay);
     (void)pthread_mutex_unlock(&g->lock);
     const int n = epoll_wait(g->relay.epoll, events, EVENTS, ms);
     (void)pthread_mutex_lock(&g->lock);
@@ -170,7 +154,7 @@ static weft_err listen_at(wefti_gate *g, const char *url, weft_why *why)
       socket(g->at.sa.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (!room || g->listen_fd < 0 || g->wake_fd < 0 ||
       epoll_ctl(g->relay.epoll, EPOLL_CTL_ADD, g->wake_fd, &ev) != 0 ||
-      !arm_listener(g, EPOLL_CTL_ADD, EPOLLIN)) {
+      !wefti_relay_listen(&g->relay, g->listen_fd, g)) {
     return weft_whyf(why, WEFT_E_SYS, "%s: no descriptors: errno %d", url, errno);
   }
   if (g->relay.tcp) { /* else the port of one that ended just now is taken for a minute */
