@@ -3,13 +3,13 @@
 #define _GNU_SOURCE
 #include "weft_test.h"
 
+#include "descriptors.h"
 #include "link_world.h"
 #include "on_loop.h"
 #include "weft/join.h"
 #include "weft/process.h"
 #include "weft/pubsub.h"
 
-#include <dirent.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -103,31 +103,6 @@ static void house_open(house *h)
                              .roles = 1u << ROLE_SERVER,
                              .from_roles = 1u << ROLE_CLIENT };
   assert_ok(weft_port_spawn_on(h->rt, 0, &p, NULL, 0, &h->port, &h->why));
-}
-
-static unsigned descriptors(void)
-{
-  unsigned n = 0;
-  DIR *d = opendir("/proc/self/fd");
-  assert_non_null(d);
-  while (readdir(d) != NULL) {
-    n++;
-  }
-  (void)closedir(d);
-  return n;
-}
-
-/* What closes does so on other threads; sleeping only sets how often this looks. */
-static void assert_descriptors_come_down_to(unsigned want)
-{
-  unsigned n = descriptors();
-  for (int i = 0; i < PATIENCE_MS / 20 && n > want; i++) {
-    (void)poll(NULL, 0, 20);
-    n = descriptors();
-  }
-  if (n > want) {
-    fail_msg("%u descriptors, %u before", n, want);
-  }
 }
 
 static int client(const house *h, int kind)

@@ -1,9 +1,9 @@
 #include "weft_test.h"
 
+#include "descriptors.h"
 #include "link_world.h"
 #include "weft/process.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -279,18 +279,6 @@ static void a_stopped_link_fails_what_is_open(world *w)
   assert_err(world_ping(w->rt, w->link, MODE_SILENT, 1, 5000, &n), WEFT_E_DOWN);
 }
 
-static size_t open_fds(void)
-{
-  size_t n = 0;
-  DIR *d = opendir("/proc/self/fd");
-  assert_non_null(d);
-  while (readdir(d) != NULL) {
-    n++;
-  }
-  (void)closedir(d);
-  return n;
-}
-
 static size_t rss_kib(void)
 {
   unsigned long size = 0;
@@ -317,16 +305,16 @@ static void connect_and_close(world *w, int times)
 static void closing_leaves_nothing_behind(world *w)
 {
   connect_and_close(w, 20);
-  const size_t fds = open_fds();
+  const unsigned fds = descriptors();
   const size_t rss = rss_kib();
   connect_and_close(w, 320);
-  for (int i = 0; i < 100 && open_fds() > fds; i++) { /* nng reaps pipes by and by */
+  for (int i = 0; i < 100 && descriptors() > fds; i++) { /* nng reaps pipes by and by */
     uint64_t n = 0;
     assert_ok(world_ping(w->rt, w->link, MODE_ECHO, 1, 5000, &n));
     const struct timespec t = { .tv_nsec = 10000000 };
     (void)nanosleep(&t, NULL);
   }
-  assert_in_range(open_fds(), 0, fds);
+  assert_in_range(descriptors(), 0, fds);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #if !defined(__has_feature) /* clang's way of saying the same */
   assert_in_range(rss_kib(), 0, rss + 8192);

@@ -1,11 +1,11 @@
 #define _GNU_SOURCE
 #include "weft_test.h"
 
+#include "descriptors.h"
 #include "on_loop.h"
 #include "weft/process.h"
 #include "weft/runtime.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -312,27 +312,15 @@ static void a_missing_program_is_named(void **state)
   weft_runtime_destroy(rt);
 }
 
-static size_t open_fds(void)
-{
-  size_t n = 0;
-  DIR *d = opendir("/proc/self/fd");
-  assert_non_null(d);
-  while (readdir(d) != NULL) {
-    n++;
-  }
-  (void)closedir(d);
-  return n;
-}
-
 static void spawning_leaks_no_descriptor(void **state)
 {
   (void)state;
-  const size_t before = open_fds();
+  const size_t before = descriptors();
   for (int i = 0; i < 10; i++) {
     exit_code_is_reported(NULL);
     destroy_inside_on_exit_is_allowed(NULL);
   }
-  assert_int_equal(open_fds(), before);
+  assert_int_equal(descriptors(), before);
 }
 
 static void a_lifeline_wants_a_seqpacket_socket(void **state)

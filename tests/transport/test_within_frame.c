@@ -5,13 +5,13 @@
 #define _GNU_SOURCE
 #include "weft_test.h"
 
+#include "descriptors.h"
 #include "link_world.h"
 #include "on_loop.h"
 #include "weft/process.h"
 #include "weft/pubsub.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <spawn.h>
@@ -42,28 +42,13 @@ typedef struct place {
   char url[200];
 } place;
 
-static unsigned descriptors(void)
+/* The first use opens things for good: what there is after it is what there was before.
+ */
+static void after_turn(int i, unsigned *before)
 {
-  unsigned n = 0;
-  DIR *d = opendir("/proc/self/fd");
-  assert_non_null(d);
-  while (readdir(d) != NULL) {
-    n++;
-  }
-  (void)closedir(d);
-  return n;
-}
-
-/* What closes does so on other threads; sleeping only sets how often this looks. */
-static void assert_descriptors_come_down_to(unsigned want)
-{
-  unsigned n = descriptors();
-  for (int i = 0; i < PATIENCE_MS / 20 && n > want; i++) {
-    (void)poll(NULL, 0, 20);
-    n = descriptors();
-  }
-  if (n > want) {
-    fail_msg("%u descriptors, %u before", n, want);
+  if (i == 0) {
+    (void)poll(NULL, 0, 250);
+    *before = descriptors();
   }
 }
 
@@ -205,10 +190,7 @@ static void closed_by_us_while_events_come(void **state)
       (void)!send(fd, bytes, len, MSG_NOSIGNAL);
       weft_sub_destroy(sub);
       (void)close(fd);
-      if (i == 0) { /* whatever the first use opens for good */
-        (void)poll(NULL, 0, 250);
-        before = descriptors();
-      }
+      after_turn(i, &before);
     }
     assert_descriptors_come_down_to(before);
     place_close(&at);
@@ -257,10 +239,7 @@ static void the_peers_of_links_go(void **state)
       for (int k = 0; k < CROWD; k++) {
         (void)pthread_join(readers[k].thread, NULL);
       }
-      if (i == 0) {
-        (void)poll(NULL, 0, 250);
-        before = descriptors();
-      }
+      after_turn(i, &before);
     }
     assert_descriptors_come_down_to(before);
     place_close(&at);
@@ -321,10 +300,7 @@ static void watchers_over_tcp_go(void **state)
     for (int k = 0; k < CROWD; k++) {
       (void)pthread_join(readers[k].thread, NULL);
     }
-    if (i == 0) {
-      (void)poll(NULL, 0, 250);
-      before = descriptors();
-    }
+    after_turn(i, &before);
   }
   assert_descriptors_come_down_to(before);
   weft_pub_destroy(pub);
@@ -369,10 +345,7 @@ static void a_publisher_closes_while_it_writes(void **state)
       (void)nanosleep(&some, NULL);
       weft_pub_destroy(pub);
       (void)pthread_join(watcher.thread, NULL); /* it is hung up on at once */
-      if (i == 0) {
-        (void)poll(NULL, 0, 250);
-        before = descriptors();
-      }
+      after_turn(i, &before);
     }
     assert_descriptors_come_down_to(before);
     weft_rundir_close(dir);
@@ -434,10 +407,7 @@ static void a_server_closes_while_it_reads(void **state)
       for (int k = 0; k < CROWD; k++) {
         (void)read_and_go(&readers[k]); /* it is hung up on at once */
       }
-      if (i == 0) {
-        (void)poll(NULL, 0, 250);
-        before = descriptors();
-      }
+      after_turn(i, &before);
     }
     assert_descriptors_come_down_to(before);
     weft_rundir_close(dir);
